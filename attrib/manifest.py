@@ -1,0 +1,152 @@
+"""What an engine says about the launches of its graphs: `manifest.json` beside the trace. A leaf.
+
+The engine writes it, the toolkit reads it. The schema name is versioned; an unknown version is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attrib.errors import JoinError
+
+SCHEMA = "attrib.manifest/1"
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """The GPU a plan was made for; bandwidth in bytes/s."""
+
+    name: str
+    sms: int
+    peak_bytes_per_s: float
+    threads_per_sm: int
+    compute_capability: str = ""
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Which model ran: architecture, dimensions, quant recipe and where the weights came from."""
+
+    name: str
+    arch: str
+    recipe: str
+    source: str
+    dims: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BuildInfo:
+    """Content hash of kernel sources, flags and dispatch table, with its short name."""
+
+    name: str
+    hash: str
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One node of a graph, in creation order.
+
+    `site` is role/quant (`attn_v/q6_K`) or a role alone (`rms_norm`); `layer` is None outside layers. Bytes are
+    what the launch must move: weights as stored in the kernel's layout, KV at the anchor's position, and
+    activations. `units` is the work the shape asks for and `units_covered` what grid × block reach.
+    """
+
+    i: int
+    site: str
+    layer: int | None
+    kernel: str
+    grid: Dim3
+    block: Dim3
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+    act_bytes: int = 0
+    units: int = 0
+    units_covered: int = 0
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One captured graph; `name` is `decode` for the decode step."""
+
+    name: str
+    nodes: tuple[Launch, ...]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything the toolkit needs to attribute a trace of this engine."""
+
+    device: DeviceInfo
+    model: ModelInfo
+    anchor: str
+    build: BuildInfo
+    graphs: tuple[Graph, ...]
+    wall_step_ns: tuple[int, ...] = ()
+
+    def graph(self, name: str = "decode") -> Graph:
+        """The named graph; raises JoinError when the manifest has none of that name."""
+        for graph in self.graphs:
+            if graph.name == name:
+                return graph
+        raise JoinError(f"the manifest has no graph named {name!r}; it has {[g.name for g in self.graphs]}")
+
+
+def dump(manifest: Manifest, path: Path) -> None:
+    """Write the manifest as JSON; the file appears whole or not at all."""
+    body = asdict(manifest)
+    wall = body.pop("wall_step_ns")
+    document = {"schema": SCHEMA, **body, "wall": {"step_ns": wall}}
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(document, out, indent=1)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def load(path: Path) -> Manifest:
+    """Read a manifest; raises JoinError naming the file and the field when it is not one of this version."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise JoinError(f"manifest {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise JoinError(f"manifest {path} is not JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        found = document.get("schema") if isinstance(document, dict) else type(document).__name__
+        raise JoinError(f"manifest {path} has schema {found!r}; this version reads {SCHEMA!r}")
+    try:
+        return _parse(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise JoinError(f"manifest {path} has a missing or wrong field: {error}") from error
+
+
+def _parse(document: dict[str, Any]) -> Manifest:
+    return Manifest(
+        device=DeviceInfo(**document["device"]),
+        model=ModelInfo(**document["model"]),
+        anchor=str(document["anchor"]),
+        build=BuildInfo(**{**document["build"], "flags": tuple(document["build"].get("flags", ()))}),
+        graphs=tuple(
+            Graph(graph["name"], tuple(_launch(node) for node in graph["nodes"])) for graph in document["graphs"]
+        ),
+        wall_step_ns=tuple(int(ns) for ns in document.get("wall", {}).get("step_ns", ())),
+    )
+
+
+def _launch(node: dict[str, Any]) -> Launch:
+    return Launch(**{**node, "grid": _dim3(node["grid"]), "block": _dim3(node["block"])})
+
+
+def _dim3(value: list[int]) -> Dim3:
+    x, y, z = (int(v) for v in value)
+    return (x, y, z)

@@ -1,0 +1,1 @@
+"""Decode engine driven through the CUDA driver API."""
