@@ -1,0 +1,114 @@
+"""Compiled kernels: sources to cubins with NVRTC, kept in a cache on disk that any process may share.
+
+A cubin's key is the hash of its source, every header, the flags, the architecture and the compiler's version,
+so a stale one cannot be found. Files appear whole or not at all: two processes may build one kernel at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from engine import driver
+from engine.errors import BuildError
+
+BASE_FLAGS = ("--std=c++17", "--ptxas-options=-v")
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Native code of one source; `log` has the registers and spills of each kernel."""
+
+    source: str
+    code: bytes
+    log: str
+
+
+@cache
+def sources() -> dict[str, str]:
+    """Text of every kernel source and header by file name."""
+    folder = files("cuda_src")
+    names = sorted(p.name for p in folder.iterdir() if p.name.endswith((".cu", ".cuh")))
+    return {name: folder.joinpath(name).read_text(encoding="utf-8") for name in names}
+
+
+def headers() -> dict[str, str]:
+    """The headers among the sources."""
+    return {name: text for name, text in sources().items() if name.endswith(".cuh")}
+
+
+def source_hash(names: Sequence[str]) -> str:
+    """Hash of the named sources and all headers, in hexadecimal."""
+    digest = hashlib.sha256()
+    for name, text in sorted({**{n: _source(n) for n in names}, **headers()}.items()):
+        digest.update(f"{name}\0{len(text)}\0{text}".encode())
+    return digest.hexdigest()
+
+
+def _source(name: str) -> str:
+    try:
+        return sources()[name]
+    except KeyError:
+        raise BuildError(f"kernel source {name} does not exist; there are {', '.join(sources())}") from None
+
+
+def cache_folder() -> Path:
+    """Where cubins are kept: the user's cache folder, `XDG_CACHE_HOME` respected."""
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "attrib" / "cubin"
+
+
+def build(name: str, arch: str, flags: Sequence[str] = (), folder: Path | None = None) -> Cubin:
+    """Native code of one source for an architecture such as `sm_90`, compiled or cached; needs no GPU.
+
+    Raises BuildError with the compiler's log.
+    """
+    options = (f"--gpu-architecture={arch}", *BASE_FLAGS, *flags)
+    key = hashlib.sha256("\0".join((source_hash([name]), name, *options, driver.nvrtc_version())).encode())
+    store = (folder or cache_folder()) / key.hexdigest()[:40]
+    code, log = store.with_suffix(".cubin"), store.with_suffix(".log")
+    with suppress(OSError):
+        return Cubin(name, code.read_bytes(), log.read_text(encoding="utf-8"))
+    built = Cubin(name, *driver.compile_cubin(name, _source(name), headers(), options))
+    # a cache that cannot be written costs seconds at the next start and nothing else
+    with suppress(OSError):
+        store.parent.mkdir(parents=True, exist_ok=True)
+        _write_whole(log, built.log.encode())
+        _write_whole(code, built.code)
+    return built
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def load(symbols: dict[str, str], arch: str, flags: Sequence[str] = ()) -> Iterator[dict[str, driver.Kernel]]:
+    """Device functions by C name, from `symbols` (C name -> source file); unloaded on exit.
+
+    Raises BuildError when a source does not compile or lacks the symbol.
+    """
+    with ExitStack() as stack:
+        loaded = {
+            name: stack.enter_context(driver.module(build(name, arch, flags).code))
+            for name in sorted(set(symbols.values()))
+        }
+        yield {symbol: driver.kernel(loaded[name], symbol) for symbol, name in symbols.items()}
