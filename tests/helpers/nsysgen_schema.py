@@ -1,0 +1,175 @@
+"""Tables and columns of nsys SQLite exports by version, for the trace generator.
+
+Source: `PRAGMA table_info` of the recorded exports in tests/data; the graph tables that none of them holds
+(`CUPTI_ACTIVITY_KIND_GRAPH_TRACE`, the graph rows of `CUDA_GRAPH_EVENTS`) follow the columns nsys documents.
+A column is written `name`, `name!` when declared NOT NULL, `name:TEXT` or `name:TEXT!` when not an integer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
+GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+NODE_EVENTS = "CUDA_GRAPH_NODE_EVENTS"
+GRAPH_EVENTS = "CUDA_GRAPH_EVENTS"
+NVTX = "NVTX_EVENTS"
+GPU = "TARGET_INFO_GPU"
+CUDA_DEVICE = "TARGET_INFO_CUDA_DEVICE"
+CONTEXT = "TARGET_INFO_CUDA_CONTEXT_INFO"
+
+_GRAPH_ROWS = "start! end! eventClass! globalTid nameId! graphId! originalGraphId graphExecId"
+_NODE_ROWS = "start! end! eventClass! globalTid nameId! graphNodeId! originalGraphNodeId"
+_GRAPH_TRACE = """
+    start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid graphId! graphExecId!
+"""
+_KERNEL_HEAD = """
+    start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid demangledName!
+"""
+_KERNEL_TAIL = """
+    shortName! mangledName launchType cacheConfig registersPerThread! gridX! gridY! gridZ! blockX!
+    blockY! blockZ! staticSharedMemory! dynamicSharedMemory! localMemoryPerThread! localMemoryTotal!
+    gridId! sharedMemoryExecuted graphNodeId sharedMemoryLimitConfig
+"""
+_KERNEL_2026 = """
+    qmdBulkReleaseDone qmdPreexitDone qmdLastCtaDone graphId clusterX clusterY clusterZ
+    clusterSchedulingPolicy maxPotentialClusterSize maxActiveClusters
+    sharedMemoryRequestedPercentage tensorSizeMinusOneElements:TEXT!
+"""
+_KERNEL_TRIMMED = """
+    start end deviceId streamId correlationId shortName demangledName gridX gridY gridZ blockX blockY blockZ
+"""
+_MEMCPY = """
+    start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid bytes!
+    copyKind! deprecatedSrcId srcKind dstKind srcDeviceId srcContextId dstDeviceId dstContextId
+    migrationCause graphNodeId virtualAddress
+"""
+_MEMSET = """
+    start! end! deviceId! contextId! greenContextId streamId! correlationId globalPid value! bytes!
+    graphNodeId memKind
+"""
+_NVTX = """
+    start! end eventType! rangeId category color text:TEXT globalTid endGlobalTid textId domainId
+    uint64Value int64Value doubleValue:REAL uint32Value int32Value floatValue:REAL jsonTextId
+    jsonText:TEXT
+"""
+_GPU = """
+    vmId! id! name:TEXT busLocation:TEXT isDiscrete l2CacheSize totalMemory memoryBandwidth
+    clockRate smCount pwGpuId uuid:TEXT luid chipName:TEXT cuDevice ctxswDevPath:TEXT
+    ctrlDevPath:TEXT revision nodeMask constantMemory maxIPC maxRegistersPerBlock maxShmemPerBlock
+    maxShmemPerBlockOptin maxShmemPerSm maxRegistersPerSm threadsPerWarp asyncEngines maxWarpsPerSm
+    maxBlocksPerSm maxThreadsPerBlock maxBlockDimX maxBlockDimY maxBlockDimZ maxGridDimX maxGridDimY
+    maxGridDimZ computeMajor computeMinor smMajor smMinor
+"""
+_STREAM = "streamId! hwId! vmId! processId! contextId! priority! flag!"
+_COMMON = {
+    "StringIds": "id! value:TEXT!",
+    "PROCESSES": "globalPid pid name:TEXT",
+    "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",
+    "TARGET_INFO_CUDA_STREAM": _STREAM,
+    "TARGET_INFO_SYSTEM_ENV": "globalVid devStateName:TEXT! name:TEXT! nameEnum! value:TEXT!",
+    RUNTIME: "start! end! eventClass! globalTid correlationId nameId! returnValue! callchainId",
+    NVTX: _NVTX,
+    GPU: _GPU,
+}
+_MODERN = _COMMON | {
+    "META_DATA_EXPORT": "name:TEXT! value:TEXT",
+    "META_DATA_CAPTURE": "name:TEXT! value:TEXT",
+    CONTEXT: "nullStreamId! hwId! vmId! processId! deviceId! contextId! parentContextId isGreenContext",
+    KERNEL: f"{_KERNEL_HEAD} {_KERNEL_TAIL}",
+    MEMCPY: _MEMCPY,
+    MEMSET: _MEMSET,
+    GRAPH_TRACE: _GRAPH_TRACE,
+}
+_NODES_APART = {NODE_EVENTS: _NODE_ROWS, GRAPH_EVENTS: _GRAPH_ROWS}
+_DEVICE_ROWS = {CUDA_DEVICE: "gpuId cudaId! pid!"}
+
+
+def _without_green(columns: str) -> str:
+    return columns.replace("greenContextId", "")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """One export version: its version strings and the columns of every table it may hold."""
+
+    product: str
+    version: str
+    tables: dict[str, str]
+
+    @property
+    def metadata(self) -> str:
+        """The table of export metadata, whose name changed between versions."""
+        return "META_DATA_EXPORT" if "META_DATA_EXPORT" in self.tables else "EXPORT_META_DATA"
+
+    @property
+    def node_table(self) -> str | None:
+        """Where graph node creations go; `CUDA_GRAPH_EVENTS` held them up to 3.7."""
+        if NODE_EVENTS in self.tables:
+            return NODE_EVENTS
+        return GRAPH_EVENTS if GRAPH_EVENTS in self.tables else None
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """Column names of a table, in export order."""
+        return tuple(c.rstrip("!").split(":")[0] for c in self.tables[table].split())
+
+    def ddl(self, table: str) -> str:
+        """The CREATE TABLE statement of a table."""
+        return f'CREATE TABLE "{table}" ({", ".join(_declare(table, c) for c in self.tables[table].split())})'
+
+
+def _declare(table: str, column: str) -> str:
+    required = column.endswith("!")
+    name, _, kind = column.rstrip("!").partition(":")
+    key = " PRIMARY KEY" if (table, name) == ("StringIds", "id") else ""
+    return f'"{name}" {kind or "INTEGER"}{" NOT NULL" if required else ""}{key}'
+
+
+SCHEMAS: dict[str, Schema] = {
+    "2022.2": Schema(
+        "2022.2.1.31",
+        "2.9.1",
+        _COMMON
+        | {
+            "EXPORT_META_DATA": "name:TEXT! value:TEXT",
+            "TARGET_INFO_SYSTEM_ENV": "globalVid! devStateName:TEXT! name:TEXT! nameEnum! value:TEXT!",
+            KERNEL: _without_green(f"{_KERNEL_HEAD} {_KERNEL_TAIL}"),
+            MEMCPY: _without_green(_MEMCPY) + " name:TEXT",
+            MEMSET: _without_green(_MEMSET),
+            RUNTIME: f"{_COMMON[RUNTIME]} name:TEXT",
+            GRAPH_EVENTS: _NODE_ROWS,
+        },
+    ),
+    "2023.4": Schema("2023.4.4.54", "3.7.2", _MODERN | {GRAPH_EVENTS: _NODE_ROWS}),
+    "2024.5": Schema("2024.5.1.113", "3.13.2", _MODERN | _NODES_APART),
+    "2025.3": Schema(
+        "2025.3.2.0", "3.20.3", _MODERN | _NODES_APART | _DEVICE_ROWS | {MEMCPY: f"{_MEMCPY} copyCount"}
+    ),
+    "2026.1-trimmed": Schema(
+        "2026.1.1.204",
+        "3.24.14",
+        {
+            "META_DATA_EXPORT": "name:TEXT value:TEXT",
+            "StringIds": "id value:TEXT",
+            KERNEL: _KERNEL_TRIMMED,
+            MEMCPY: "start end deviceId streamId correlationId copyKind bytes",
+            RUNTIME: "start end correlationId globalTid nameId",
+            GPU: "id name:TEXT",
+        },
+    ),
+    "2026.2": Schema(
+        "2026.2.1.210",
+        "3.25.0",
+        _MODERN
+        | _NODES_APART
+        | _DEVICE_ROWS
+        | {
+            KERNEL: f"{_KERNEL_HEAD} {_KERNEL_TAIL} {_KERNEL_2026}",
+            MEMCPY: f"{_MEMCPY} copyCount",
+            NVTX: f"{_NVTX} binaryData:TEXT",
+        },
+    ),
+}
