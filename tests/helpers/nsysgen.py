@@ -296,7 +296,7 @@ class Process:
                 "correlationId": correlation,
                 "graphNodeId": graph.exec_id << 32 | i,
             }
-            self._kernel(node.kernel, start, end, **{**row, **(override or {}).get(i, {})})
+            self._kernel(node.kernel, **{"start": start, "end": end, **row, **(override or {}).get(i, {})})
         return end
 
     def replay_unseen(self, graph: Graph, at: int, duration: int) -> int:
@@ -319,17 +319,16 @@ class Process:
         """An eager launch; returns its end. A negative duration gives a row that ends before it starts."""
         correlation = self.api("cudaLaunchKernel_v7000", at - 6000, at - 3000)
         end = at + duration
-        self._kernel(kernel, at, end, deviceId=device, streamId=stream, correlationId=correlation)
+        where = {"deviceId": device, "streamId": stream, "correlationId": correlation}
+        self._kernel(kernel, start=at, end=end, **where)
         return end
 
-    def _kernel(self, kernel: Kernel, start: int, end: int, **columns: Any) -> None:
+    def _kernel(self, kernel: Kernel, **columns: Any) -> None:
         demangled = kernel.demangled if kernel.demangled is not None else f"{kernel.name}(float *)"
         text, short = kernel.name_id, kernel.name_id
         if text is None or short is None:
             text, short = self.trace.string(demangled), self.trace.string(kernel.name)
         row: dict[str, Any] = {
-            "start": start,
-            "end": end,
             "contextId": columns["deviceId"] + 1,
             "globalPid": self.global_pid,
             "demangledName": text,
