@@ -40,7 +40,9 @@ def rows(path: Path) -> list[Row]:
             "JOIN StringIds s ON s.id = k.shortName JOIN StringIds d ON d.id = k.demangledName"
         ).fetchall()
     db.close()
-    return sorted(Row(*r[:7], grid=tuple(r[7:])) for r in found)
+    return sorted(
+        Row(s, e, pid, c, n, short, full, (x, y, z)) for s, e, pid, c, n, short, full, x, y, z in found
+    )
 
 
 def replays(path: Path) -> list[list[Row]]:
