@@ -16,7 +16,7 @@ from attrib.models import LAYER_ROLES, QUANT_OF_GGML, Model, ModelShape, Tensor
 from engine.config import ModelConfig, checked
 from engine.errors import ModelError
 
-_HEADS = ("token_embd", "output", "output_norm")
+_HEADS = ("token_embd", "output", "output_norm", "rope_freqs")
 
 
 @contextmanager
@@ -62,7 +62,7 @@ class Reader:
         return data  # type: ignore[no-any-return]
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor; raises ModelError for one the engine has no use for, as ignoring it changes results."""
+        """Every tensor; raises ModelError for one without use here, as ignoring it would change results."""
         return tuple(self._tensor(name) for name in self._tensors)
 
     def _tensor(self, name: str) -> Tensor:
