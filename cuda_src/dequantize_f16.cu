@@ -1,0 +1,20 @@
+// A whole matrix as f16 for prefill's matrix products, eight weights a thread.
+#include "quant.cuh"
+
+// weights in the GPU layout; out f16 [rows][cols]; grid (rows, ceil(cols / 2048))
+template <class Format> DEVICE void dequantize(const u8* weights, u16* out, int cols) {
+    const int e = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
+    if (e >= cols) return;
+    const Float8 w = Format::octet(weights + blockIdx.x * Format::row_bytes(cols), cols, e);
+    *(uint4*)(out + (u64)blockIdx.x * cols + e) =
+        uint4{pack2(w.v[0], w.v[1]), pack2(w.v[2], w.v[3]), pack2(w.v[4], w.v[5]), pack2(w.v[6], w.v[7])};
+}
+
+#define DEQUANTIZE(name, Format)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256) name(const u8* weights, u16* out, int cols) {              \
+        dequantize<Format>(weights, out, cols);                                                                  \
+    }
+DEQUANTIZE(dequantize_f16_q4_K, Q4K)
+DEQUANTIZE(dequantize_f16_q6_K, Q6K)
+DEQUANTIZE(dequantize_f16_q8_0, Q80)
+DEQUANTIZE(dequantize_f16_f32, F32)
