@@ -33,6 +33,7 @@ ATTN_TILE = 32
 PREFILL_ROWS = 32
 ARGMAX_PARTS = 128
 MAX_GROUP = 8
+MAX_SPLITS = 256
 HEAD_DIMS = (64, 128)
 
 
@@ -162,7 +163,7 @@ def rope_kv_write() -> KernelSpec:
 
 
 def query_group(heads: int, kv_heads: int) -> int:
-    """Query heads one decode-attention block serves: the largest divisor of heads/kv_heads up to `MAX_GROUP`."""
+    """Query heads a decode-attention block serves: the largest divisor of the ratio up to `MAX_GROUP`."""
     ratio = heads // kv_heads
     return next(g for g in range(min(ratio, MAX_GROUP), 0, -1) if ratio % g == 0)
 
@@ -170,6 +171,7 @@ def query_group(heads: int, kv_heads: int) -> int:
 def _check_attention(name: str, shape: Shape) -> None:
     require(shape.head_dim in HEAD_DIMS, name, f"a head_dim of 64 or 128, not {shape.head_dim}")
     require(shape.heads % shape.kv_heads == 0, name, "heads to be a multiple of kv_heads")
+    require(1 <= shape.splits <= MAX_SPLITS, name, f"1 to {MAX_SPLITS} splits, not {shape.splits}")
 
 
 def live_splits(kv_len: int, splits: int) -> tuple[int, int]:
@@ -181,10 +183,10 @@ def live_splits(kv_len: int, splits: int) -> tuple[int, int]:
 def attn_split(heads: int, kv_heads: int, head_dim: int) -> KernelSpec:
     """Partial attention of one token (KV length = position + 1) over one piece of the KV range.
 
-    q f32 [heads][head_dim]; part_acc f32 [heads][splits][head_dim], Σ e^(s − m) · v; part_ml f32
-    [heads][splits][2], m = max s and l = Σ e^(s − m), with s = scale · q·k. Grid (heads/GROUP, splits),
-    fixed: the kernel derives each split's range from the position (`live_splits`); splits without any write
-    nothing. GROUP query heads of one KV head share every K and V load.
+    q f32 [heads][head_dim]; part_acc f32 [heads][splits][head_dim], Σ 2^(s − m) · v; part_ml f32
+    [heads][splits][2], m = max s and l = Σ 2^(s − m), with s = scale · log2 e · q·k. Grid (heads/GROUP,
+    splits), fixed: the kernel derives each split's range from the position (`live_splits`); splits without
+    any write nothing. GROUP query heads of one KV head share every K and V load.
     """
     group = query_group(heads, kv_heads)
 
@@ -224,7 +226,7 @@ def attn_split(heads: int, kv_heads: int, head_dim: int) -> KernelSpec:
 
 
 def attn_combine() -> KernelSpec:
-    """out f32 [heads][head_dim] from the partial results of `attn_split`; one block of head_dim threads a head."""
+    """out f32 [heads][head_dim] from the partial results of `attn_split`; one block a head."""
 
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:
         dims = one_each(shape.head_dim, block[0])
