@@ -279,15 +279,20 @@ def allow_shared(function: Kernel, nbytes: int) -> None:
     check(cu.cuFuncSetAttribute(function.handle, name, nbytes))
 
 
-def launch(function: Kernel, grid: Dim3, block: Dim3, args: Sequence[Any], *, on: Any, smem: int = 0) -> None:
-    """Launch a kernel; `args` are ctypes or NumPy scalars of the parameters' exact types and sizes.
+class Arguments:
+    """Kernel arguments packed once for any number of launches: ctypes scalars of the parameters' types."""
 
-    The driver copies the values before this returns. Raises CudaError naming the kernel.
-    """
-    values = [a if isinstance(a, ctypes._SimpleCData) else np.asarray(a) for a in args]
-    addresses = [ctypes.addressof(v) if isinstance(v, ctypes._SimpleCData) else v.ctypes.data for v in values]
-    table = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
-    status = _driver().cuLaunchKernel(function.handle, *grid, *block, smem, on, ctypes.addressof(table), 0)[0]
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = tuple(values)
+        self._table = (ctypes.c_void_p * max(len(values), 1))(*(ctypes.addressof(v) for v in self._values))
+        self.address = ctypes.addressof(self._table)
+
+
+def launch(
+    function: Kernel, grid: Dim3, block: Dim3, arguments: Arguments, *, on: Any, smem: int = 0
+) -> None:
+    """Launch a kernel; the driver copies the arguments now. Raises CudaError naming the kernel."""
+    status = _driver().cuLaunchKernel(function.handle, *grid, *block, smem, on, arguments.address, 0)[0]
     if int(status):
         where = f"launch of {function.name} with grid {grid}, block {block}, {smem} bytes of shared memory"
         raise CudaError(f"{where} failed: {_describe(_driver(), status)}", int(status))

@@ -10,16 +10,21 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from engine import driver
 from engine.errors import BuildError
+from engine.kernels import KernelSpec
 
+Key = tuple[str, tuple[tuple[str, int], ...]]
+Kernels = dict[Key, driver.Kernel]
+STATIC_SHARED_LIMIT = 48 << 10
 BASE_FLAGS = ("--std=c++17", "--ptxas-options=-v")
 
 
@@ -100,15 +105,32 @@ def _write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-@contextmanager
-def load(symbols: dict[str, str], arch: str, flags: Sequence[str] = ()) -> Iterator[dict[str, driver.Kernel]]:
-    """Device functions by C name, from `symbols` (C name -> source file); unloaded on exit.
+def flags_of(spec: KernelSpec, flags: Sequence[str]) -> tuple[str, ...]:
+    """Compile flags of a kernel: the build's, then its own parameters."""
+    return (*flags, *(f"-D{name}={value}" for name, value in spec.defines))
 
-    Raises BuildError when a source does not compile or lacks the symbol.
+
+@contextmanager
+def load(specs: Iterable[KernelSpec], arch: str, flags: Sequence[str] = ()) -> Iterator[Kernels]:
+    """Device functions of all these kernels, by `key`; unloaded on exit.
+
+    Raises BuildError when a source does not compile, CudaError when it lacks the symbol.
     """
+    wanted = {key(spec): spec for spec in specs}
     with ExitStack() as stack:
-        loaded = {
-            name: stack.enter_context(driver.module(build(name, arch, flags).code))
-            for name in sorted(set(symbols.values()))
-        }
-        yield {symbol: driver.kernel(loaded[name], symbol) for symbol, name in symbols.items()}
+        modules: dict[tuple[str, tuple[str, ...]], Any] = {}
+        loaded: Kernels = {}
+        for name, spec in wanted.items():
+            file = (spec.source, flags_of(spec, flags))
+            if file not in modules:
+                cubin = build(spec.source, arch, file[1])
+                modules[file] = stack.enter_context(driver.module(cubin.code))
+            loaded[name] = driver.kernel(modules[file], spec.name)
+            if spec.shared_bytes > STATIC_SHARED_LIMIT:
+                driver.allow_shared(loaded[name], spec.shared_bytes)
+        yield loaded
+
+
+def key(spec: KernelSpec) -> Key:
+    """What tells two compiled kernels apart: the symbol and its build parameters."""
+    return spec.name, spec.defines

@@ -162,10 +162,10 @@ class Planner:
             args: tuple[Arg, ...] = (Buf(source), Buf("q8"), shape.cols)
             self.add("quantize_q8", quantize_q8(), shape, args, out=Buf("q8"), out_bytes=out_bytes)
 
-    def norm(self, role: str, source: str, out: str) -> None:
-        """RMSNorm with the weight of this role."""
+    def norm(self, role: str, source: str, out: str, offset: int = 0) -> None:
+        """RMSNorm with the weight of this role, of what starts `offset` bytes into the source."""
         cols, eps = self.config.model.shape.hidden, self.config.model.shape.norm_eps
-        args: tuple[Arg, ...] = (Buf(source), Weight(self.tensor(role).name), Buf(out), cols, eps)
+        args: tuple[Arg, ...] = (Buf(source, offset), Weight(self.tensor(role).name), Buf(out), cols, eps)
         shape = Shape(cols=cols, tokens=self.tokens)
         self.add("rms_norm", ops.rms_norm(), shape, args, out=Buf(out), out_bytes=4 * cols * self.tokens)
 
@@ -228,7 +228,7 @@ def decode(config: ModelConfig, build: Build, geo: Geometry, kv_len: int) -> tup
     if not 1 <= kv_len <= geo.capacity:
         raise PlanError(f"KV length {kv_len} is not between 1 and the capacity {geo.capacity}")
     planner = Planner(config, build, geo, kv_len=kv_len)
-    _embed(planner, Buf("state", STATE_TOKEN_OFFSET))
+    embed(planner, Buf("state", STATE_TOKEN_OFFSET))
     for layer in range(config.model.shape.layers):
         planner.layer = layer
         planner.norm("attn_norm", "hidden", "normed")
@@ -253,7 +253,8 @@ def decode(config: ModelConfig, build: Build, geo: Geometry, kv_len: int) -> tup
     return tuple(planner.launches)
 
 
-def _embed(planner: Planner, tokens: Buf) -> None:
+def embed(planner: Planner, tokens: Buf) -> None:
+    """hidden = the embedding rows of the token ids at `tokens`."""
     tensor = planner.tensor("token_embd")
     shape = Shape(rows=tensor.rows, cols=tensor.cols, tokens=planner.tokens)
     args: tuple[Arg, ...] = (Weight(tensor.name), tokens, Buf("hidden"), tensor.cols)

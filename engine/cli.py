@@ -1,0 +1,248 @@
+"""The command line: parse, one call, render, exit code. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from attrib.errors import AttribError
+from engine.errors import EngineError, GateFailedError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Decode engine: Qwen2 and Llama models from GGUF files or synthetic weights, one CUDA graph a step.",
+)
+ModelArg = Annotated[
+    str, typer.Argument(help="A GGUF file, or a built-in model: 7b, 14b, qwen2.5-14b:q4_k_m, …")
+]
+BuildOpt = Annotated[str, typer.Option(help="Engine build, a table in engine/builds.")]
+SeedOpt = Annotated[int, typer.Option(help="Seed of synthetic weights.")]
+GpuOpt = Annotated[int, typer.Option(help="Number of the GPU.")]
+JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _emit(document: dict[str, Any], as_json: bool, lines: list[str]) -> None:
+    if as_json:
+        print(json.dumps(_without_nan(document), allow_nan=False))
+    else:
+        print("\n".join(lines))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@app.command()
+def bench(  # noqa: PLR0917 - a parameter is an option of the command
+    model: ModelArg,
+    anchor: Annotated[str, typer.Option(help="tg128, @N (steps after N tokens) or pp512.")] = "tg128",
+    build: BuildOpt = "reference",
+    windows: Annotated[int, typer.Option(min=1, help="Timed windows.")] = 3,
+    steps: Annotated[int | None, typer.Option(help="Decode steps a window.")] = None,
+    capacity: Annotated[
+        int | None, typer.Option(help="KV positions; by default what the anchor needs.")
+    ] = None,
+    traced: Annotated[bool, typer.Option(help="Run for a profiler: NVTX ranges, no timing.")] = False,
+    manifest: Annotated[
+        Path | None, typer.Option(help="Write the manifest of the decode graph here.")
+    ] = None,
+    seed: SeedOpt = 1,
+    gpu: GpuOpt = 0,
+    as_json: JsonOpt = False,
+) -> None:
+    """Time a model at an anchor, untraced; or run it once for a profiler with --traced."""
+    from dataclasses import replace
+
+    from attrib.manifest import dump
+    from engine import bench as timing
+    from engine.config import resolve
+    from engine.dispatch import load
+    from engine.session import open_session
+
+    at = timing.anchor(anchor, steps or (timing.TRACED_STEPS if traced else None))
+    config, chosen = resolve(model, seed), load(build)
+    with open_session(config, chosen, capacity or at.capacity, gpu) as session:
+        found = timing.traced(session, at) if traced else timing.measure(session, at, windows)
+        made = timing.plan_manifest(session, at)
+    if manifest is not None:
+        wall = () if traced else tuple(ns for window in found["windows"] for ns in window["step_ns"])
+        dump(replace(made, wall_step_ns=wall), manifest)
+    lines = [f"{found['model']} {at.name}, build {found['build']} {found['build_hash']}, {found['device']}"]
+    if not traced:
+        rates = ", ".join(f"{window['tok_per_s']:.2f}" for window in found["windows"])
+        lines += [
+            f"{found['tok_per_s']:.2f} tok/s, {found['step_ns'] / 1e6:.3f} ms (median; windows {rates} tok/s)"
+        ]
+    if "host_share" in found:
+        lines.append(
+            f"replay {found['replay_ns'] / 1e6:.3f} ms, host {100 * found['host_share']:.1f} % of a step"
+        )
+    lines.append(f"weights {found['weight_bytes'] / 1e9:.3f} GB at {found['load_gbps']:.2f} GB/s")
+    _emit(found, as_json, lines)
+
+
+@app.command()
+def generate(  # noqa: PLR0917 - a parameter is an option of the command
+    model: ModelArg,
+    tokens: Annotated[str, typer.Option(help="Prompt as token ids with commas between.")],
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=4096, help="Tokens to produce.")] = 32,
+    build: BuildOpt = "reference",
+    seed: SeedOpt = 1,
+    gpu: GpuOpt = 0,
+    as_json: JsonOpt = False,
+) -> None:
+    """Greedy tokens after a prompt of token ids."""
+    from engine.config import resolve
+    from engine.dispatch import load
+    from engine.session import open_session
+    from engine.verify import greedy
+
+    try:
+        prompt = [int(part) for part in tokens.split(",")]
+    except ValueError:
+        raise EngineError(f"--tokens {tokens!r} is not a list of whole numbers with commas between") from None
+    with open_session(resolve(model, seed), load(build), len(prompt) + count + 1, gpu) as session:
+        produced = greedy(session, prompt, count)
+    document = {"schema": "engine.generate/1", "prompt": prompt, "tokens": produced}
+    _emit(document, as_json, [",".join(str(token) for token in produced)])
+
+
+@app.command()
+def synth(
+    model: Annotated[str, typer.Argument(help="A built-in model, for example qwen2.5-14b:q4_k_m.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Write a GGUF file; without it, fill the GPU and time it.")
+    ] = None,
+    seed: SeedOpt = 1,
+    gpu: GpuOpt = 0,
+    as_json: JsonOpt = False,
+) -> None:
+    """Synthetic weights of a model's shapes and quant types: filled on the GPU, or written as a GGUF file."""
+    import time
+
+    from engine.config import synthetic
+
+    config = synthetic(model, seed)
+    started = time.perf_counter()
+    if out is not None:
+        from engine.ggufwrite import best_source, write
+        from engine.weights import progress
+
+        total = sum(t.nbytes for t in config.model.tensors)
+        with best_source(config, gpu) as (source, maker), progress(total, "writing weights") as done:
+            nbytes = write(config, out, source, done)
+        where = str(out)
+    else:
+        from engine.synth import fill_once
+
+        nbytes, maker = fill_once(config, gpu)
+        where = "GPU memory"
+    seconds = time.perf_counter() - started
+    document = {
+        "schema": "engine.synth/1",
+        "model": config.model.shape.name,
+        "seed": seed,
+        "made_by": maker,
+        "bytes": nbytes,
+        "seconds": seconds,
+        "file": str(out) if out else None,
+    }
+    _emit(document, as_json, [f"{nbytes} bytes in {where}, made by {maker} in {seconds:.1f} s"])
+
+
+@app.command()
+def verify(  # noqa: PLR0917 - a parameter is an option of the command
+    model: ModelArg,
+    base: Annotated[str, typer.Option(help="Build that is trusted.")] = "reference",
+    build: BuildOpt = "reference",
+    gate: Annotated[list[str] | None, typer.Option(help="dump, greedy, tolerance; all by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Keep both dumps as .npz files in this folder.")] = None,
+    seed: SeedOpt = 1,
+    gpu: GpuOpt = 0,
+    as_json: JsonOpt = False,
+) -> None:
+    """Compare two builds: equal dumps, equal greedy tokens, close logits. Exit code 1 on a failed gate."""
+    from engine import verify as gates
+    from engine.config import resolve
+    from engine.dispatch import load
+    from engine.dump import save
+
+    chosen = tuple(gate or gates.GATES)
+    if unknown := set(chosen) - set(gates.GATES):
+        raise EngineError(f"gate {sorted(unknown)[0]!r} does not exist; there are {', '.join(gates.GATES)}")
+    if out is not None and not out.is_dir():
+        raise EngineError(f"--out {out} is not a folder")
+    config, builds = resolve(model, seed), (load(base), load(build))
+    first, second = (gates.run(config, each, chosen, gpu) for each in builds)
+    verdicts = gates.judge(first, second, chosen)
+    if out is not None:
+        save(first.dump, out / "base.npz")
+        save(second.dump, out / "build.npz")
+    document = {
+        "schema": "engine.verify/1",
+        "model": config.model.shape.name,
+        "base": base,
+        "build": build,
+        "gates": [verdict.as_json() for verdict in verdicts],
+    }
+    lines = []
+    for verdict in verdicts:
+        numbers = ", ".join(f"{name} {value:.6g}" for name, value in verdict.numbers.items())
+        lines.append(f"{verdict.gate}: {'passed' if verdict.passed else 'FAILED'} ({numbers})")
+        lines += [f"  {note}" for note in verdict.notes]
+    _emit(document, as_json, lines)
+    if failed := [verdict.gate for verdict in verdicts if not verdict.passed]:
+        raise GateFailedError(f"build {build} against {base}: gate {', '.join(failed)} failed")
+
+
+@app.command()
+def roofline(
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON object to this file.")] = None,
+    gpu: GpuOpt = 0,
+    as_json: JsonOpt = False,
+) -> None:
+    """Measure what the GPU streams from 1 MB to 1 GB, and fit t(bytes) = t0 + bytes / rate."""
+    from engine.roofline import measure
+
+    found = measure(gpu)
+    if out is not None:
+        _write(out, json.dumps(_without_nan(found), indent=1, allow_nan=False))
+    lines = [f"{found['device']}: t0 {found['t0_ns'] / 1e3:.2f} µs, rate {found['rate_gbps']:.0f} GB/s"]
+    lines += [f"{p['nbytes']:>12} B {p['ns'] / 1e3:10.2f} µs {p['gbps']:8.0f} GB/s" for p in found["points"]]
+    _emit(found, as_json, lines)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    except OSError as error:
+        raise EngineError(f"{path} cannot be written: {error.strerror}") from error
+    with os.fdopen(handle, "w", encoding="utf-8") as out:
+        out.write(text)
+    Path(temporary).replace(path)
+
+
+def main() -> None:
+    """Entry point: exit code 0, 1 for a failed gate, 2 for bad input or a missing device."""
+    try:
+        app()
+    except AttribError as error:
+        print(f"engine: {error}", file=sys.stderr)
+        sys.exit(2)
+    except GateFailedError as error:
+        print(f"engine: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,159 @@
+"""The work of one prefill pass over up to a batch of tokens: kernels, and matrix products on f16 tiles. Pure.
+
+A weight matrix is dequantized a tile of rows at a time, so no f16 copy of the model ever exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine import kernels_ops as ops
+from engine.buffers import TILE_BYTES
+from engine.config import ModelConfig
+from engine.dispatch import Build
+from engine.errors import PlanError
+from engine.kernels import Shape
+from engine.kernels_weights import dequantize_f16
+from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Planner, Weight, embed, swiglu
+from engine.repack import gpu_row_bytes
+
+BATCH = 512
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """out f32 [tokens][stride], `rows` columns from out's offset = x f16 [tokens][cols] · weights f16ᵀ.
+
+    add: add to `out`, as a residual connection does.
+    """
+
+    site: str
+    layer: int | None
+    weights: Buf | Weight
+    x: Buf
+    out: Buf
+    rows: int
+    cols: int
+    tokens: int
+    stride: int
+    add: bool
+
+
+Work = PlannedLaunch | Gemm
+
+
+class _Prefill:
+    def __init__(self, planner: Planner) -> None:
+        self.planner = planner
+        self.work: list[Work] = []
+
+    def flush(self) -> None:
+        self.work += self.planner.launches
+        self.planner.launches.clear()
+
+    def halve(self, source: str, cols: int) -> None:
+        tokens = self.planner.tokens
+        args: tuple[Arg, ...] = (Buf(source), Buf("half"), tokens * cols)
+        shape = Shape(cols=cols, tokens=tokens)
+        self.planner.add(
+            "f32_to_f16", ops.f32_to_f16(), shape, args, out=Buf("half"), out_bytes=2 * tokens * cols
+        )
+
+    def matrix(self, role: str, out: str, *, add: bool = False) -> None:
+        planner, tokens = self.planner, self.planner.tokens
+        tensor = planner.tensor(role)
+        rows, cols, row_bytes = tensor.rows, tensor.cols, gpu_row_bytes(tensor.quant, tensor.cols)
+        most = rows if tensor.quant == "f16" else TILE_BYTES // (2 * cols)
+        for first in range(0, rows, most):
+            taken = min(most, rows - first)
+            source: Buf | Weight = Weight(tensor.name, first * row_bytes)
+            if tensor.quant != "f16":
+                spec, shape = dequantize_f16(tensor.quant), Shape(rows=taken, cols=cols)
+                args: tuple[Arg, ...] = (source, Buf("tile"), cols)
+                site = f"dequantize/{tensor.quant}"
+                planner.add(site, spec, shape, args, out=Buf("tile"), out_bytes=2 * taken * cols)
+                source = Buf("tile")
+            self.flush()
+            place = Buf(out, 4 * first)
+            site = f"{role}/{tensor.quant}"
+            self.work.append(
+                Gemm(site, planner.layer, source, Buf("half"), place, taken, cols, tokens, rows, add)
+            )
+        bias = planner.config.model.find(f"{role}_bias", planner.layer)
+        if bias is not None:
+            args = (Buf(out), Weight(bias.name), rows)
+            shape = Shape(cols=rows, tokens=tokens)
+            planner.add("add_bias", ops.add_bias(), shape, args, out=Buf(out), out_bytes=4 * tokens * rows)
+
+    def attention(self, kv_len: int) -> None:
+        planner = self.planner
+        s, tokens = planner.config.model.shape, planner.tokens
+        shape = Shape(
+            heads=s.heads,
+            kv_heads=s.kv_heads,
+            head_dim=s.head_dim,
+            capacity=planner.geometry.capacity,
+            tokens=tokens,
+            kv_len=kv_len,
+        )
+        args: tuple[Arg, ...] = (
+            Buf("q"),
+            *planner.kv(),
+            Buf("state"),
+            Buf("attn"),
+            tokens,
+            s.heads,
+            s.kv_heads,
+            planner.geometry.capacity,
+            s.head_dim**-0.5,
+        )
+        out_bytes = 4 * tokens * s.heads * s.head_dim
+        planner.add(
+            "attn_prefill",
+            ops.attn_prefill(s.head_dim),
+            shape,
+            args,
+            out=Buf("attn"),
+            out_bytes=out_bytes,
+        )
+
+
+def prefill(
+    config: ModelConfig, build: Build, geo: Geometry, tokens: int, *, sample: bool
+) -> tuple[Work, ...]:
+    """The work of one pass over `tokens` ids in the buffer `tokens`, at the position in `state`.
+
+    sample: end with the last token's logits, its arg max and the move to the next position; a pass that is
+    not the prompt's last leaves `state` to its caller. Raises PlanError as decode plans do.
+    """
+    if not 1 <= tokens <= min(BATCH, geo.capacity):
+        raise PlanError(f"a prefill pass takes 1 to {min(BATCH, geo.capacity)} tokens, not {tokens}")
+    s = config.model.shape
+    planner = Planner(config, build, geo, tokens=tokens)
+    pass_ = _Prefill(planner)
+    embed(planner, Buf("tokens"))
+    for layer in range(s.layers):
+        planner.layer = layer
+        planner.norm("attn_norm", "hidden", "normed")
+        pass_.halve("normed", s.hidden)
+        for role, out in (("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v")):
+            pass_.matrix(role, out)
+        planner.rope()
+        pass_.attention(tokens)
+        pass_.halve("attn", s.heads * s.head_dim)
+        pass_.matrix("attn_output", "hidden", add=True)
+        planner.norm("ffn_norm", "hidden", "normed")
+        pass_.halve("normed", s.hidden)
+        pass_.matrix("ffn_gate", "gate")
+        pass_.matrix("ffn_up", "up")
+        swiglu(planner)
+        pass_.halve("gate", s.ffn)
+        pass_.matrix("ffn_down", "hidden", add=True)
+    planner.layer = None
+    if sample:
+        planner.tokens = 1
+        planner.norm("output_norm", "hidden", "normed", offset=4 * s.hidden * (tokens - 1))
+        planner.head()
+        planner.sample(tokens)
+    pass_.flush()
+    return tuple(pass_.work)
