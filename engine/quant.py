@@ -17,8 +17,8 @@ f16, f32: as named.
 q8 activations (`Q8_DTYPE`, never stored in a file): 48 bytes for 32 values, so that the quants are 16-byte
 aligned and one 16-byte load brings all the rest: f32 d, i32 sum of quants 0..15, i32 sum of quants 16..31,
 i32 zero, int8 q[32]. d = max|x| / 127, q = round-half-even(x · (127 / max|x|)), every operation in f32; a
-block of zeros has d = 0 and q = 0; a block holding NaN has d = NaN. The sums are exact and serve q6_K's −32
-and q4_K's mins.
+block whose max|x| is below 1e-30 has q = 0, because 127 / max|x| could overflow; a block holding NaN has
+d = NaN. The sums are exact and serve q6_K's −32 and q4_K's mins.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ F32 = NDArray[np.float32]
 
 Q8_DTYPE = np.dtype([("d", "<f4"), ("sum_lo", "<i4"), ("sum_hi", "<i4"), ("zero", "<i4"), ("q", "i1", (32,))])
 Q8_BLOCK_BYTES = Q8_DTYPE.itemsize
+Q8_SMALLEST = np.float32(1e-30)
 DEQUANTIZABLE = ("q4_K", "q6_K", "q8_0", "f16", "f32")
 
 
@@ -120,8 +121,10 @@ def quantize_q8(x: F32) -> NDArray[np.void]:
     largest = np.abs(values).max(axis=-1)  # numpy's max propagates NaN, as the kernel's does
     out = np.zeros(values.shape[:-1], Q8_DTYPE)
     out["d"] = largest / np.float32(127)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        inverse = np.where(largest > 0, np.float32(127) / largest, np.float32(0)).astype(np.float32)
+    with np.errstate(all="ignore"):
+        inverse = np.where(largest >= Q8_SMALLEST, np.float32(127) / largest, np.float32(0)).astype(
+            np.float32
+        )
         scaled = np.rint(values * inverse[..., None])
     out["q"] = np.where(np.isfinite(scaled), scaled, 0).astype(np.int8)
     out["sum_lo"] = out["q"][..., :16].sum(axis=-1, dtype=np.int32)

@@ -20,7 +20,8 @@ from engine.kernels import KernelSpec, Shape
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "cuda_src"
-# No contraction: the kernels name every fused operation, so both builds round alike.
+# No contraction: the kernels name every fused operation, so both builds round alike. Bsymbolic: libc exports a
+# function named `advance`, and a kernel must not be replaced by it.
 FLAGS = (
     "-O2",
     "-std=c++17",
@@ -31,7 +32,14 @@ FLAGS = (
     "-mfma",
     "-Wall",
 )
-QUIET = ("-Werror", "-Wno-unknown-pragmas", "-Wno-unused-function", "-Wno-sign-compare", "-U_FORTIFY_SOURCE")
+QUIET = (
+    "-Werror",
+    "-Wno-unknown-pragmas",
+    "-Wno-unused-function",
+    "-Wno-sign-compare",
+    "-U_FORTIFY_SOURCE",
+    "-Wl,-Bsymbolic",
+)
 STATUS = {
     1: "a barrier that not all of its threads reach",
     2: "a block of more than 1024 threads or part of a warp",
@@ -46,7 +54,7 @@ def flags() -> tuple[str, ...]:
     """Compiler flags for this machine; FMA instructions only where the processor is x86 and has them."""
     info = Path("/proc/cpuinfo")
     has_fma = info.exists() and " fma " in info.read_text(encoding="utf-8")
-    return tuple(f for f in (*FLAGS, *QUIET) if f != "-mfma" or has_fma)
+    return tuple(f for f in (*FLAGS, *QUIET, *LINK) if f != "-mfma" or has_fma)
 
 
 @functools.cache
