@@ -11,7 +11,7 @@ DEVICE void matvec(const u8* weights, const float* x, const float* bias, const f
     const u8* token = (const u8*)(x + (u64)blockIdx.y * cols);
     float acc = 0.0f;
     for (int u = threadIdx.x; u < cols / UNIT; u += blockDim.x) {
-#pragma unroll
+#pragma unroll 2  // all four would spill on sm_121
         for (int k = 0; k < UNIT; k += 8) {
             const Float8 w = Format::octet(row, cols, u * UNIT + k), y = F32::octet(token, cols, u * UNIT + k);
 #pragma unroll

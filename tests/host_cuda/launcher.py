@@ -16,30 +16,15 @@ from pathlib import Path
 
 import numpy as np
 
+from attrib.manifest import Dim3
 from engine.kernels import KernelSpec, Shape
 
 HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "cuda_src"
-# No contraction: the kernels name every fused operation, so both builds round alike. Bsymbolic: libc exports a
-# function named `advance`, and a kernel must not be replaced by it.
-FLAGS = (
-    "-O2",
-    "-std=c++17",
-    "-shared",
-    "-fPIC",
-    "-ffp-contract=off",
-    "-fno-strict-aliasing",
-    "-mfma",
-    "-Wall",
-)
-QUIET = (
-    "-Werror",
-    "-Wno-unknown-pragmas",
-    "-Wno-unused-function",
-    "-Wno-sign-compare",
-    "-U_FORTIFY_SOURCE",
-    "-Wl,-Bsymbolic",
-)
+# No contraction: the kernels name every fused operation, so both builds round alike. Bsymbolic: libc exports
+# a function named `advance`, and a kernel must not be replaced by it.
+FLAGS = "-O2 -std=c++17 -fPIC -shared -Wl,-Bsymbolic -ffp-contract=off -fno-strict-aliasing -mfma"
+WARNINGS = "-U_FORTIFY_SOURCE -Wall -Werror -Wno-unknown-pragmas -Wno-unused-function -Wno-sign-compare"
 STATUS = {
     1: "a barrier that not all of its threads reach",
     2: "a block of more than 1024 threads or part of a warp",
@@ -54,12 +39,12 @@ def flags() -> tuple[str, ...]:
     """Compiler flags for this machine; FMA instructions only where the processor is x86 and has them."""
     info = Path("/proc/cpuinfo")
     has_fma = info.exists() and " fma " in info.read_text(encoding="utf-8")
-    return tuple(f for f in (*FLAGS, *QUIET, *LINK) if f != "-mfma" or has_fma)
+    return tuple(f for f in (FLAGS + " " + WARNINGS).split() if f != "-mfma" or has_fma)
 
 
 @functools.cache
 def library(source: str, symbols: tuple[str, ...], defines: tuple[tuple[str, int], ...]) -> ctypes.CDLL:
-    """The shared library of one source file, built unless an identical one is cached."""
+    """The shared library of a source file (in cuda_src, or a whole path), built unless it is cached."""
     stub = f'#include "{SOURCES / source}"\n' + "".join(f"HOST_KERNEL({name})\n" for name in symbols)
     options = (*flags(), *(f"-D{name}={value}" for name, value in defines))
     inputs = [*sorted(SOURCES.glob("*.cuh")), SOURCES / source, HERE / "host_cuda.h"]
@@ -113,7 +98,7 @@ def zeros(shape: int | tuple[int, ...], dtype: object = np.float32) -> np.ndarra
     return aligned(np.zeros(shape, dtype))
 
 
-def launch(spec: KernelSpec, shape: Shape, *args: object, grid: tuple[int, int, int] | None = None) -> None:
+def launch(spec: KernelSpec, shape: Shape, *args: object, grid: Dim3 | None = None) -> None:
     """Run a kernel on its own grid or another: arrays (None: null) for pointers, numbers for the rest."""
     assert len(args) == len(spec.params), f"{spec.name} takes {len(spec.params)} arguments"
     spec.check(shape)
@@ -127,8 +112,14 @@ def launch(spec: KernelSpec, shape: Shape, *args: object, grid: tuple[int, int, 
         else:
             values.append(ctypes.c_int(arg) if kind == "i32" else ctypes.c_float(arg))
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+    run(_load(spec), spec.name, grid or spec.grid(shape), spec.block(shape), pointers)
+
+
+def run(
+    built: ctypes.CDLL, name: str, grid: Dim3, block: Dim3, pointers: ctypes.Array[ctypes.c_void_p]
+) -> None:
+    """Run a kernel of a library; raises HostLaunchError where a GPU would hang or refuse."""
     triple = ctypes.c_uint * 3
-    run = _load(spec)[f"host_launch_{spec.name}"]
-    status = run(triple(*(grid or spec.grid(shape))), triple(*spec.block(shape)), pointers)
+    status = built[f"host_launch_{name}"](triple(*grid), triple(*block), pointers)
     if status:
-        raise HostLaunchError(f"{spec.name}: {STATUS[status]}")
+        raise HostLaunchError(f"{name}: {STATUS[status]}")
