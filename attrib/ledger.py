@@ -1,0 +1,63 @@
+"""Where the time of a step went: exclusive time of each launch, idle time, and the proof that they add up.
+
+Launches in start order: exclusive = max(0, end − max(start, latest end so far)); idle before a launch =
+max(0, start − latest end so far). Their sum is the span of the step, to the nanosecond, whatever overlaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Times in ns. Arrays of shape (steps, launches) are in the positions of the input, not in start order."""
+
+    duration: NDArray[np.int64]
+    exclusive: NDArray[np.int64]
+    idle_before: NDArray[np.int64]
+    span: NDArray[np.int64]
+    """(steps,) first start to last end"""
+    idle: NDArray[np.int64]
+    """(steps,) time in the span that no launch covers"""
+    begin: NDArray[np.int64]
+    """(steps,) first start"""
+
+    @property
+    def closure_ns(self) -> int:
+        """Largest |Σ exclusive + Σ idle − span| over the steps; anything but 0 is a fault."""
+        return int(np.abs(self.exclusive.sum(axis=1) + self.idle - self.span).max())
+
+    def between_steps(self) -> NDArray[np.int64]:
+        """(steps − 1,) time from the end of a step to the start of the next one kept; host work and readback."""
+        return self.begin[1:] - (self.begin + self.span)[:-1]
+
+
+def close(start: NDArray[np.int64], end: NDArray[np.int64]) -> Ledger:
+    """Ledger of steps given as (steps, launches) start and end times in ns, launches in any order."""
+    order = None
+    if not np.all(start[:, 1:] >= start[:, :-1]):
+        # ties by end, so that the order of the input never changes a number
+        order = np.lexsort((end, start), axis=1)
+        start = np.take_along_axis(start, order, axis=1)
+        end = np.take_along_axis(end, order, axis=1)
+    latest = np.maximum.accumulate(end, axis=1)
+    before = np.empty_like(latest)
+    before[:, 1:] = latest[:, :-1]
+    before[:, 0] = start[:, 0]
+    exclusive = np.maximum(end - np.maximum(start, before), 0)
+    idle_before = np.maximum(start - before, 0)
+    span = latest[:, -1] - start[:, 0]
+    duration = end - start
+    if order is not None:
+        duration, exclusive, idle_before = (_restore(a, order) for a in (duration, exclusive, idle_before))
+    return Ledger(duration, exclusive, idle_before, span, idle_before.sum(axis=1), start[:, 0].copy())
+
+
+def _restore(values: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    restored = np.empty_like(values)
+    np.put_along_axis(restored, order, values, axis=1)
+    return restored

@@ -1,0 +1,105 @@
+"""Kernel names: function name, template arguments and a label that fits a table. Pure and linear in the length."""
+
+from __future__ import annotations
+
+_OPEN, _CLOSE = "<([{", ">)]}"
+
+
+def function_name(demangled: str) -> str:
+    """Qualified function name of a demangled C++ kernel, without return type, template arguments and parameters.
+
+    `void at::native::copy_kernel<(int)4, Foo<int>>(int, T1)` gives `at::native::copy_kernel`.
+    """
+    name, _, _ = split(demangled)
+    return name
+
+
+def template_arguments(demangled: str) -> list[str]:
+    """Top-level template arguments of the function, in order; empty for a plain function."""
+    _, arguments, _ = split(demangled)
+    return _split_commas(arguments)
+
+
+def split(demangled: str) -> tuple[str, str, str]:
+    """(qualified function name, template arguments, parameters), each without its brackets.
+
+    Template arguments are those of the last name component; those of enclosing classes are dropped from the name.
+    Names that are not C++ declarations (a Triton kernel, an extern "C" symbol) come back unchanged.
+    """
+    text = demangled.strip()
+    name: list[str] = []
+    arguments = ""
+    i = 0
+    while i < len(text):
+        char = text[i]
+        if char == "<" and not "".join(name[-8:]).endswith("operator"):
+            end = _matching(text, i)
+            arguments = text[i + 1 : end]
+            i = end + 1
+            continue
+        if char == "(":
+            if text.startswith("(anonymous namespace)", i):
+                name.append("(anonymous namespace)")
+                i += len("(anonymous namespace)")
+                continue
+            end = _matching(text, i)
+            return _last_word("".join(name)), arguments, text[i + 1 : end]
+        if char == ":" or char == " ":
+            arguments = ""
+        name.append(char)
+        i += 1
+    return _last_word("".join(name)), arguments, ""
+
+
+def label(demangled: str, short: str, width: int = 48) -> str:
+    """Short label: the function and, where there are any, its template arguments, cut to `width` characters."""
+    name, arguments, _ = split(demangled) if demangled else (short, "", "")
+    name = (name or short).rsplit("::", 1)[-1]
+    cleaned = ",".join(_value(part) for part in _split_commas(arguments))
+    text = f"{name}<{cleaned}>" if cleaned else name
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _value(argument: str) -> str:
+    """`(int)128` and `(bool)1` without the cast, which is the same for every instance of a template."""
+    if argument.startswith("("):
+        return argument[_matching(argument, 0) + 1 :].strip() or argument
+    return argument
+
+
+def _last_word(text: str) -> str:
+    """The name itself: what follows the last space outside brackets (the return type goes)."""
+    text = text.strip()
+    if "(anonymous namespace)" in text:
+        marked = text.replace("(anonymous namespace)", "\0")
+        return marked.rsplit(" ", 1)[-1].replace("\0", "(anonymous namespace)")
+    return text.rsplit(" ", 1)[-1]
+
+
+def _matching(text: str, start: int) -> int:
+    """Index of the bracket that closes the one at `start`; the end of the text when it is cut off."""
+    depth = 0
+    for i in range(start, len(text)):
+        char = text[i]
+        if char in _OPEN:
+            depth += 1
+        elif char in _CLOSE and text[i - 1 : i + 1] != "->":
+            depth -= 1
+            if depth == 0:
+                return i
+    return len(text)
+
+
+def _split_commas(text: str) -> list[str]:
+    parts: list[str] = []
+    depth = begin = 0
+    for i, char in enumerate(text):
+        if char in _OPEN:
+            depth += 1
+        elif char in _CLOSE:
+            depth -= 1
+        elif char == "," and depth == 0:
+            parts.append(text[begin:i].strip())
+            begin = i + 1
+    tail = text[begin:].strip()
+    return [*parts, tail] if tail else parts

@@ -1,0 +1,382 @@
+"""Launches cut into decode steps, and what was left out with the reason.
+
+A step is one replay of the decode graph, the launches of one NVTX range, or one period of a repeating launch
+pattern. All steps kept have the same sequence of launches, so position p means the same launch in each of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attrib.columns import KernelColumns
+from attrib.errors import NoDataError
+from attrib.trace import Api, Ranges, Trace
+
+GRAPH_SHIFT = 32
+SLOW_FIRST = 3.0
+"""A leading step this many times slower than the median is warm-up."""
+MIN_REPEATS = 3
+"""A launch pattern must repeat this often to count as steps."""
+MAX_CANDIDATES = 64
+SOURCES = ("auto", "graph", "pattern", "whole")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps of one device. `rows[s, p]` is the kernel row of position p in step s, positions in node order."""
+
+    source: str
+    rows: NDArray[np.int64]
+    device: int
+    process: int
+    graphs: tuple[int, ...] = ()
+    excluded: dict[str, int] = field(default_factory=dict)
+    outside: int = 0
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of steps kept; 1 for a whole-trace census."""
+        return int(self.rows.shape[0])
+
+    @property
+    def launches(self) -> int:
+        """Launches per step."""
+        return int(self.rows.shape[1])
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Row numbers cut into consecutive groups: group g is `rows[begin[g]:begin[g + 1]]`."""
+
+    rows: NDArray[np.int64]
+    begin: NDArray[np.int64]
+
+    def sizes(self) -> NDArray[np.int64]:
+        return np.diff(self.begin)
+
+    def matrix(self, chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+        return self.rows[self.begin[:-1][chosen][:, None] + np.arange(size)]
+
+
+def find_steps(
+    trace: Trace,
+    nvtx: str | None = None,
+    graph: int | None = None,
+    device: int | None = None,
+    source: str = "auto",
+) -> Steps:
+    """Cut a trace into steps: `nvtx` ranges when a pattern is given, else graph replays, else a repeating pattern.
+
+    A trace without steps gives one step that holds every launch of the device, with a warning that says so.
+    Raises NoDataError when a given pattern, graph or device matches nothing.
+    """
+    kernels = trace.kernels
+    excluded: Counter[str] = Counter()
+    warnings: list[str] = []
+    usable = _usable(trace, kernels, excluded)
+    usable, chosen_device = _one_device(kernels, usable, device, warnings)
+    if trace.names.missing:
+        warnings.append(f"{trace.names.missing} kernel variants have a name id that StringIds lacks; shown by id")
+    created, nodes = trace.created_nodes(), int(np.count_nonzero(kernels.node[usable] >= 0))
+    if created > max(nodes, 1) and len(usable) < created:
+        warnings.append(
+            f"incomplete capture: {created} graph nodes were created and {len(usable)} kernels recorded; "
+            "record again with an nsys that knows this driver"
+        )
+    if trace.graph_mode() == "graph" and trace.count("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
+        warnings.append("graph launches were traced as a whole and are missing; use --cuda-graph-trace=node")
+
+    found: Steps | None = None
+    if nvtx is not None:
+        found = _nvtx_steps(kernels, usable, trace.ranges(), trace.api(), nvtx, excluded)
+    elif source in ("auto", "graph") or graph is not None:
+        found = _graph_steps(kernels, usable, graph, excluded, warnings)
+        if found is None and (source == "graph" or graph is not None):
+            wanted = f"graph {graph}" if graph is not None else "any CUDA graph"
+            raise NoDataError(f"{trace.path} has no replay of {wanted} on device {chosen_device}")
+    if found is None and source in ("auto", "pattern") and nvtx is None:
+        found = _pattern_steps(kernels, usable)
+        if found is None and source == "pattern":
+            raise NoDataError(f"{trace.path} has no launch pattern that repeats {MIN_REPEATS} times")
+    if found is None:
+        found = Steps("whole trace", usable[None, :], 0, 0)
+        if source == "auto":
+            warnings.append("no steps found (no graph replay, no repeating pattern): numbers are for the whole trace")
+    rows = _drop_slow_first(kernels, found.rows, excluded)
+    kept_rows = rows.size
+    process = int(kernels.processes[kernels.process[rows[0, 0]]])
+    return Steps(
+        source=found.source,
+        rows=rows,
+        device=chosen_device,
+        process=process,
+        graphs=found.graphs,
+        excluded=dict(excluded),
+        outside=len(usable) - kept_rows,
+        warnings=(*warnings, *found.warnings),
+    )
+
+
+def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDArray[np.int64]:
+    """Rows with believable times; the others are counted by reason."""
+    start, end = kernels.start, kernels.end
+    reasons = {
+        "launch without timestamps": (start == 0) & (end == 0),
+        "launch that ends before it starts": end < start,
+    }
+    if trace.first_api_ns is not None:
+        reasons["launch before the first API call"] = start < trace.first_api_ns
+    good = np.ones(len(start), bool)
+    for reason, bad in reasons.items():
+        number = int(np.count_nonzero(bad & good))
+        if number:
+            excluded[reason] += number
+            good &= ~bad
+    if not good.any():
+        raise NoDataError(f"{trace.path}: none of its {len(start)} launches has usable timestamps ({dict(excluded)})")
+    return np.flatnonzero(good)
+
+
+def _one_device(
+    kernels: KernelColumns, usable: NDArray[np.int64], device: int | None, warnings: list[str]
+) -> tuple[NDArray[np.int64], int]:
+    """Keep one device: the wanted one, else the busiest. Devices have clocks and ledgers of their own."""
+    devices = kernels.device[usable]
+    present = np.unique(devices)
+    if device is not None:
+        if device not in present:
+            raise NoDataError(f"no launch ran on device {device}; the trace has {present.tolist()}")
+        return usable[devices == device], device
+    if len(present) == 1:
+        return usable, int(present[0])
+    duration = kernels.end[usable] - kernels.start[usable]
+    busiest = max(present.tolist(), key=lambda d: int(duration[devices == d].sum()))
+    warnings.append(f"launches on devices {present.tolist()}; this is device {busiest}, choose with --device")
+    return usable[devices == busiest], int(busiest)
+
+
+def _group(rows: NDArray[np.int64], keys: Sequence[NDArray[np.int64]]) -> _Groups:
+    """Group rows by equal keys, groups by first appearance of their key in sorted order, rows in start order."""
+    if not _sorted(keys):
+        order = np.lexsort(tuple(reversed(keys)))
+        rows, keys = rows[order], [key[order] for key in keys]
+    change = np.zeros(len(rows), bool)
+    change[:1] = True
+    for key in keys:
+        change[1:] |= key[1:] != key[:-1]
+    return _Groups(rows, np.append(np.flatnonzero(change), len(rows)))
+
+
+def _sorted(keys: Sequence[NDArray[np.int64]]) -> bool:
+    """Whether the rows are in ascending order of the key tuple already, which saves sorting millions of rows."""
+    tied = np.ones(max(len(keys[0]) - 1, 0), bool)
+    for key in keys:
+        if np.any(tied & (key[1:] < key[:-1])):
+            return False
+        tied &= key[1:] == key[:-1]
+    return True
+
+
+def _signatures(groups: _Groups, values: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """(groups,) 64-bit hash of the multiset of values in each group, equal whatever the order of rows."""
+    mixed = values.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    return np.add.reduceat(mixed, groups.begin[:-1])
+
+
+def _graph_steps(
+    kernels: KernelColumns,
+    usable: NDArray[np.int64],
+    graph: int | None,
+    excluded: Counter[str],
+    warnings: list[str],
+) -> Steps | None:
+    """Replays of the graph with the most replays of equal node sequence (ties: the longest in total).
+
+    A replay is the launches with one (globalPid, correlationId, exec graph); correlation ids repeat across
+    processes. Re-instantiated graphs get new exec ids, so sequences are compared by node index and variant.
+    """
+    node = kernels.node[usable]
+    inside = node >= 0
+    rows = usable if inside.all() else usable[inside]
+    if not len(rows):
+        return None
+    node = node if len(rows) == len(usable) else node[inside]
+    groups = _group(
+        rows, (kernels.process[rows].astype(np.int64), kernels.correlation[rows], node >> GRAPH_SHIFT)
+    )
+    node = kernels.node[groups.rows]
+    executable = node[groups.begin[:-1]] >> GRAPH_SHIFT
+    index = node & ((1 << GRAPH_SHIFT) - 1)
+    signature = _signatures(groups, index << 24 | kernels.variant[groups.rows])
+    wanted = np.ones(len(executable), bool) if graph is None else executable == graph
+    if not wanted.any():
+        return None
+    sizes = groups.sizes()
+    spans = kernels.end[groups.rows[groups.begin[1:] - 1]] - kernels.start[groups.rows[groups.begin[:-1]]]
+    families, family, counts = np.unique(signature[wanted], return_inverse=True, return_counts=True)
+    totals = np.bincount(family, weights=spans[wanted], minlength=len(families))
+    best = max(range(len(families)), key=lambda f: (int(counts[f]), float(totals[f])))
+    heaviest = int(np.argmax(totals))
+    chosen = np.flatnonzero(wanted & (signature == families[best]))
+    graphs = tuple(int(g) for g in np.unique(executable[chosen]))
+    if heaviest != best and totals[heaviest] > 2 * totals[best]:
+        other = int(executable[np.flatnonzero(wanted & (signature == families[heaviest]))[0]])
+        warnings.append(f"graph {other} takes more time with fewer replays; choose it with --graph {other}")
+    size = int(sizes[chosen[0]])
+    of_graph = np.isin(executable, graphs) & (signature != families[best])
+    for group in np.flatnonzero(of_graph):
+        cut = sizes[group] < size
+        excluded["step cut short" if cut else "step with other launches"] += 1
+    other_graphs = int(np.count_nonzero(~np.isin(executable, graphs)))
+    if other_graphs:
+        excluded["replay of another graph"] += other_graphs
+    matrix = groups.matrix(chosen, size)
+    matrix = matrix[np.argsort(kernels.start[matrix[:, 0]], kind="stable")]
+    return Steps("graph replays", _by_node(kernels, matrix), 0, 0, graphs=graphs)
+
+
+def _by_node(kernels: KernelColumns, matrix: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Order each step by node, so that a position means the same launch where overlap swapped two of them."""
+    node = kernels.node[matrix]
+    if np.all(node[:, 1:] >= node[:, :-1]):
+        return matrix
+    return np.take_along_axis(matrix, np.argsort(node, axis=1, kind="stable"), axis=1)
+
+
+def _nvtx_steps(
+    kernels: KernelColumns,
+    usable: NDArray[np.int64],
+    ranges: Ranges,
+    api: Api,
+    pattern: str,
+    excluded: Counter[str],
+) -> Steps:
+    """Launches whose API call started inside an outermost matching range of the same process."""
+    try:
+        regex = re.compile(pattern)
+    except re.error as error:
+        raise NoDataError(f"--nvtx {pattern!r} is not a regular expression: {error}") from error
+    matches = np.array([bool(regex.search(text)) for text in ranges.text], bool)
+    if not matches.any():
+        raise NoDataError(f"no NVTX range matches {pattern!r}; the trace has {_some_texts(ranges)}")
+    if not len(api.start):
+        raise NoDataError("the trace has no API rows, so launches cannot be assigned to NVTX ranges")
+    step_of_call = np.full(len(api.start), -1, np.int64)
+    step = 0
+    for process in np.unique(ranges.process[matches]):
+        calls = np.flatnonzero((api.process == process) | (process < 0))
+        busy_until = -1
+        for i in np.flatnonzero(matches & (ranges.process == process)):
+            begin, end = int(ranges.start[i]), int(ranges.end[i])
+            if end < 0:
+                excluded["NVTX range without an end"] += 1
+                continue
+            if begin < busy_until:
+                continue
+            busy_until = end
+            lo, hi = np.searchsorted(api.start[calls], (begin, end))
+            step_of_call[calls[lo:hi]] = step
+            step += 1
+    keys = np.rec.fromarrays([api.process, api.correlation])
+    order = np.argsort(keys, kind="stable")
+    mine = np.rec.fromarrays([kernels.processes[kernels.process[usable]], kernels.correlation[usable]])
+    at = np.minimum(np.searchsorted(keys[order], mine), len(order) - 1)
+    joined = keys[order][at] == mine
+    steps = np.where(joined, step_of_call[order][at], -1)
+    rows = usable[steps >= 0]
+    if not len(rows):
+        raise NoDataError(f"no launch was issued inside the NVTX ranges that match {pattern!r}")
+    groups = _group(rows, (steps[steps >= 0],))
+    empty = step - len(groups.sizes())
+    if empty:
+        excluded["NVTX range without launches"] += empty
+    return _same_sequence(kernels, groups, f"NVTX {pattern}", excluded)
+
+
+def _some_texts(ranges: Ranges) -> str:
+    common = [text for text, _ in Counter(ranges.text).most_common(3)]
+    return ", ".join(repr(text) for text in common) or "no NVTX range at all"
+
+
+def _same_sequence(kernels: KernelColumns, groups: _Groups, source: str, excluded: Counter[str]) -> Steps:
+    """Keep the largest family of groups with the same launches in the same order."""
+    variant = kernels.variant[groups.rows].astype(np.int64)
+    place = np.arange(len(groups.rows)) - np.repeat(groups.begin[:-1], groups.sizes())
+    signature = _signatures(groups, place << 24 | variant)
+    families, counts = np.unique(signature, return_counts=True)
+    chosen = np.flatnonzero(signature == families[np.argmax(counts)])
+    others = len(signature) - len(chosen)
+    warnings: tuple[str, ...] = ()
+    if others:
+        excluded["step with other launches"] += others
+        if others > len(chosen):
+            warnings = (f"only {len(chosen)} of {len(signature)} steps have the same launches",)
+    return Steps(source, groups.matrix(chosen, int(groups.sizes()[chosen[0]])), 0, 0, warnings=warnings)
+
+
+def _pattern_steps(kernels: KernelColumns, usable: NDArray[np.int64]) -> Steps | None:
+    """The period that covers the most launches; it starts where the largest idle gap precedes it.
+
+    Candidates are the gaps between occurrences of the rarest variants that occur often enough.
+    """
+    variant = kernels.variant[usable]
+    n = len(variant)
+    counts = np.bincount(variant)
+    candidates: Counter[int] = Counter()
+    repeated = np.flatnonzero(counts >= MIN_REPEATS)
+    for v in repeated[np.argsort(counts[repeated], kind="stable")][:MAX_CANDIDATES]:
+        gaps, number = np.unique(np.diff(np.flatnonzero(variant == v)), return_counts=True)
+        for g in np.argsort(-number, kind="stable")[:4]:
+            candidates[int(gaps[g])] += int(number[g])
+    best: tuple[int, int, int] | None = None
+    for period in sorted(p for p in candidates if 2 <= p <= n // MIN_REPEATS):
+        begin, length = _longest_run(variant[:-period] == variant[period:])
+        repeats = length // period + 1
+        if repeats >= MIN_REPEATS and (best is None or repeats * period > best[2] * best[1] * 1.05):
+            best = (begin, period, repeats)
+    if best is None or best[1] * best[2] < n // 4:
+        return None
+    begin, period, repeats = best
+    rows = usable[begin : begin + period * repeats]
+    gap = np.zeros(len(rows), np.int64)
+    gap[1:] = kernels.start[rows[1:]] - np.maximum.accumulate(kernels.end[rows])[:-1]
+    phase = int(np.argmax(np.median(gap[period:].reshape(-1, period), axis=0))) if repeats > 1 else 0
+    rows = rows[phase:]
+    repeats = len(rows) // period
+    return Steps("launch pattern", rows[: repeats * period].reshape(repeats, period), 0, 0)
+
+
+def _longest_run(flags: NDArray[np.bool_]) -> tuple[int, int]:
+    """(begin, length) of the longest run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    if not len(edges):
+        return 0, 0
+    lengths = edges[1::2] - edges[::2]
+    longest = int(np.argmax(lengths))
+    return int(edges[2 * longest]), int(lengths[longest])
+
+
+def _drop_slow_first(
+    kernels: KernelColumns, rows: NDArray[np.int64], excluded: Counter[str]
+) -> NDArray[np.int64]:
+    """Drop leading steps many times slower than the median: they are warm-up, not decode."""
+    if len(rows) < MIN_REPEATS:
+        return rows
+    spans = kernels.end[rows].max(axis=1) - kernels.start[rows].min(axis=1)
+    limit = SLOW_FIRST * float(np.median(spans))
+    first = 0
+    while first < len(spans) - 1 and spans[first] > limit:
+        first += 1
+    if first:
+        excluded["slow first step"] += first
+    return rows[first:]

@@ -1,0 +1,337 @@
+"""A recorded trace: an nsys SQLite export opened read-only, its launches as arrays, its names on demand."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+import sqlite3
+import tempfile
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attrib import schema as sch
+from attrib.columns import KernelColumns, Variants, read_kernels
+from attrib.columns_open import readonly_uri
+from attrib.errors import AttribError, NoDataError, SchemaError
+from attrib.names import function_name, label
+
+PID_SHIFT = 24
+PID_MASK = 0xFFFFFF
+THREAD_MASK = ~PID_MASK
+LOCK_TIMEOUT_S = 2.0
+SQLITE_MAGIC = b"SQLite format 3\0"
+COPY_KINDS = {
+    0: "unknown", 1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH",
+    10: "PtoP", 11: "UVM HtoD", 12: "UVM DtoH", 13: "UVM DtoD",
+}  # fmt: skip
+_MAX_NAME = 4096  # characters read of a kernel name: longer ones are real, and no rule looks further
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as the export describes it; NaN where it does not say."""
+
+    row: int
+    name: str
+    bus: str
+    sms: float
+    peak_bytes_per_s: float
+    threads_per_sm: float
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Memory copies and sets in start order; arrays of shape (rows,), times in ns."""
+
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    device: NDArray[np.int64]
+    process: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+    kind: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """NVTX push/pop and start/end ranges; `end` is -1 where the range was never closed."""
+
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    process: NDArray[np.int64]
+    text: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Api:
+    """Runtime and driver API calls that carry a correlation id; `process` is the caller's globalPid."""
+
+    start: NDArray[np.int64]
+    process: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+
+
+class Trace:
+    """One export. Opening reads the table list only; each part is read when first asked for."""
+
+    def __init__(self, path: Path, database: Path, reader: str = "auto") -> None:
+        self.path = path
+        self._database = database
+        self._reader = reader
+        with self.connect() as connection:
+            self.schema = sch.probe(connection, path)
+
+    def connect(self) -> closing[sqlite3.Connection]:
+        """A read-only connection, closed on leaving the `with` block."""
+        connection = sqlite3.connect(readonly_uri(self._database), uri=True, timeout=LOCK_TIMEOUT_S)
+        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.execute("PRAGMA query_only = 1")
+        return closing(connection)
+
+    def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a SELECT; a damaged or locked file becomes a SchemaError naming the export."""
+        try:
+            with self.connect() as connection:
+                return connection.execute(sql, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise _unreadable(self.path, error) from error
+
+    def count(self, table: str) -> int:
+        """Rows of a table, 0 where the export has none."""
+        return int(self.query(f'SELECT COUNT(*) FROM "{table}"')[0][0]) if table in self.schema.tables else 0
+
+    @cached_property
+    def kernels(self) -> KernelColumns:
+        """Every kernel row in start order; raises when the export holds none, saying how to capture them."""
+        present = self.schema.tables.get(sch.KERNEL, frozenset())
+        columns = read_kernels(self._database, present, self._reader) if present else None
+        if columns is None or not len(columns.start):
+            sch.require_kernels(self.schema, 0, self.count(sch.GRAPH_TRACE), self.path)
+            raise NoDataError(f"{self.path} holds no kernel row")
+        return columns
+
+    @cached_property
+    def first_api_ns(self) -> int | None:
+        """Start of the first API row, None where none was recorded."""
+        if not self.schema.has(sch.RUNTIME, "start"):
+            return None
+        value = self.query(f"SELECT MIN(start) FROM {sch.RUNTIME}")[0][0]
+        return None if value is None else int(value)
+
+    def api(self) -> Api:
+        """API rows with a correlation id, by start. Driver calls are in the same table as runtime calls."""
+        if not self.schema.has(sch.RUNTIME, "start", "globalTid", "correlationId"):
+            return Api(*(np.empty(0, np.int64) for _ in range(3)))
+        rows = self.query(
+            f"SELECT start, globalTid, correlationId FROM {sch.RUNTIME} WHERE correlationId > 0 AND globalTid NOT NULL "
+            "ORDER BY start"
+        )
+        start, thread, correlation = _columns(rows, 3)
+        return Api(start, thread & THREAD_MASK, correlation)
+
+    @cached_property
+    def copies(self) -> Copies:
+        """Memory copies and sets; a memset has kind -1."""
+        rows: list[tuple[Any, ...]] = []
+        for table, kind in ((sch.MEMCPY, "copyKind"), (sch.MEMSET, "-1")):
+            have = self.schema.tables.get(table, frozenset())
+            if {"start", "end"} <= have:
+                picked = [c if c in have else "NULL" for c in ("deviceId", "globalPid", "correlationId", "bytes")]
+                picked.append(kind if kind in have or kind == "-1" else "0")
+                fields = ", ".join(f"IFNULL({c}, -1)" for c in picked)
+                rows += self.query(f'SELECT start, "end", {fields} FROM {table} WHERE "end" >= start AND "end" > 0')
+        rows.sort()
+        return Copies(*_columns(rows, 7))
+
+    def ranges(self) -> Ranges:
+        """NVTX ranges by start; the text is the interned one where the export has no inline text."""
+        have = self.schema.tables.get(sch.NVTX, frozenset())
+        if not {"start", "end"} <= have:
+            return Ranges(*(np.empty(0, np.int64) for _ in range(3)), text=())
+        inline = "n.text" if "text" in have else "NULL"
+        interned = "s.value" if "textId" in have else "NULL"
+        join = "LEFT JOIN StringIds s ON s.id = n.textId" if "textId" in have else ""
+        thread = "IFNULL(n.globalTid, -1)" if "globalTid" in have else "-1"
+        kinds = "WHERE n.eventType IN (59, 60, 70, 71)" if "eventType" in have else ""
+        rows = self.query(
+            f'SELECT n.start, IFNULL(n."end", -1), {thread}, COALESCE({interned}, {inline}, \'\') '
+            f"FROM {sch.NVTX} n {join} {kinds} ORDER BY n.start"
+        )
+        start, end, tid = _columns([row[:3] for row in rows], 3)
+        return Ranges(start, end, np.where(tid < 0, tid, tid & THREAD_MASK), tuple(str(row[3]) for row in rows))
+
+    def created_nodes(self) -> int:
+        """Graph nodes whose creation was recorded: far more of them than kernels means a capture cut short."""
+        return self.count(self.schema.node_table) if self.schema.node_table else 0
+
+    def graph_mode(self) -> str:
+        """`node`, `graph` or `unknown`: how the capture says it traced CUDA graphs."""
+        if self.schema.has("META_DATA_CAPTURE", "name", "value"):
+            rows = self.query("SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'")
+            if rows:
+                return str(rows[0][0]).lower()
+        return "graph" if self.count(sch.GRAPH_TRACE) else "unknown"
+
+    @cached_property
+    def _strings(self) -> dict[int, str]:
+        variants = self.kernels.variants
+        wanted = sorted({*variants.short.tolist(), *variants.demangled.tolist()} - {-1})
+        if not self.schema.has("StringIds", "id", "value"):
+            return {}
+        found: dict[int, str] = {}
+        for begin in range(0, len(wanted), 500):
+            part = wanted[begin : begin + 500]
+            marks = ",".join("?" * len(part))
+            rows = self.query(f"SELECT id, substr(value, 1, {_MAX_NAME}) FROM StringIds WHERE id IN ({marks})", part)
+            found.update((int(key), str(value)) for key, value in rows)
+        return found
+
+    @cached_property
+    def names(self) -> VariantNames:
+        """Names of every kernel variant, index for index with `kernels.variants`."""
+        return VariantNames.of(self.kernels.variants, self._strings)
+
+    def gpu(self, device: int, process: int) -> Gpu:
+        """The GPU that CUDA device `device` of the process with this globalPid is.
+
+        CUDA numbers devices per process, so the row is found through the process's own mapping, then through the
+        CUDA ordinal in the GPU row, and by row id only where the export has neither.
+        """
+        have = self.schema.tables.get(sch.GPU, frozenset())
+        unknown = Gpu(-1, f"device {device}", "", np.nan, np.nan, np.nan)
+        if not {"id", "name"} <= have:
+            return unknown
+        row = None
+        if self.schema.has(sch.CUDA_DEVICE, "gpuId", "cudaId", "pid") and process >= 0:
+            pid = (process >> PID_SHIFT) & PID_MASK
+            row = self._gpu_row(
+                f"id = (SELECT gpuId FROM {sch.CUDA_DEVICE} WHERE cudaId = ? AND pid = ? LIMIT 1)", (device, pid)
+            )
+        if row is None and "cuDevice" in have:
+            row = self._gpu_row("cuDevice = ?", (device,))
+        if row is None:
+            row = self._gpu_row("id = ?", (device,))
+        return row or unknown
+
+    def _gpu_row(self, condition: str, parameters: tuple[int, ...]) -> Gpu | None:
+        have = self.schema.tables[sch.GPU]
+        optional = ("busLocation", "smCount", "memoryBandwidth", "maxWarpsPerSm", "threadsPerWarp")
+        picked = ", ".join(c if c in have else "NULL" for c in optional)
+        rows = self.query(f"SELECT id, name, {picked} FROM {sch.GPU} WHERE {condition} LIMIT 1", parameters)
+        if not rows:
+            return None
+        number, name, bus, sms, bandwidth, warps, per_warp = rows[0]
+        threads = warps * per_warp if warps and per_warp else np.nan
+        return Gpu(int(number), str(name), str(bus or ""), sms or np.nan, float(bandwidth or np.nan), threads)
+
+
+@dataclass(frozen=True)
+class VariantNames:
+    """Per kernel variant: short name, full demangled name, function name for rules, label for tables."""
+
+    short: tuple[str, ...]
+    full: tuple[str, ...]
+    function: tuple[str, ...]
+    label: tuple[str, ...]
+    missing: int
+
+    @classmethod
+    def of(cls, variants: Variants, strings: dict[int, str]) -> VariantNames:
+        """Resolve name ids; an id that StringIds lacks is shown as `kernel#ID` and counted in `missing`."""
+        parsed: dict[tuple[int, int], tuple[str, str, str, str]] = {}
+        keys = list(zip(variants.short.tolist(), variants.demangled.tolist(), strict=True))
+        missing = 0
+        for short_id, full_id in dict.fromkeys(keys):
+            full = strings.get(full_id, "")
+            short = strings.get(short_id, "")
+            missing += (short_id not in strings) or (full_id != -1 and full_id not in strings)
+            short = short or function_name(full).rsplit("::", 1)[-1] or f"kernel#{short_id}"
+            function = function_name(full) if full else short
+            parsed[short_id, full_id] = (short, full or short, function or short, label(full, short))
+        columns = [parsed[key] for key in keys]
+        short_names, full_names, functions, labels = (tuple(column) for column in zip(*columns, strict=True))
+        return cls(short_names, full_names, functions, labels, missing)
+
+
+def open_trace(path: str | Path, reader: str = "auto") -> Trace:
+    """Open an nsys SQLite export (`.sqlite`, or `.sqlite.xz` which is unpacked to a temporary file).
+
+    The file is never written. Raises SchemaError with one sentence for anything that cannot be read as an export.
+    """
+    path = Path(path)
+    database, cleanup = _database_of(path)
+    try:
+        _check_header(path, database)
+        trace = Trace(path, database, reader)
+    except sqlite3.Error as error:
+        raise _unreadable(path, error) from error
+    if cleanup is not None:
+        weakref.finalize(trace, cleanup)
+    return trace
+
+
+def _database_of(path: Path) -> tuple[Path, Any]:
+    if path.is_dir():
+        raise SchemaError(f"{path} is a directory; give the .sqlite file that `nsys export --type sqlite` writes")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(16)
+    except OSError as error:
+        raise SchemaError(f"{path} cannot be read: {error.strerror}") from error
+    if magic[:6] != b"\xfd7zXZ\x00":
+        return path, None
+    folder = tempfile.TemporaryDirectory(prefix="attrib-")
+    target = Path(folder.name) / path.stem
+    try:
+        with lzma.open(path) as packed, target.open("wb") as out:
+            shutil.copyfileobj(packed, out, 1 << 20)
+    except (lzma.LZMAError, EOFError) as error:
+        folder.cleanup()
+        raise SchemaError(f"{path} is a damaged xz file ({error}); copy or compress it again") from error
+    except BaseException:
+        folder.cleanup()
+        raise
+    return target, folder.cleanup
+
+
+def _check_header(path: Path, database: Path) -> None:
+    """Refuse what is no database and what is shorter than its own header says.
+
+    Page size and page count are at bytes 16 and 28 of the header (sqlite.org/fileformat2.html, 1.3).
+    """
+    with database.open("rb") as file:
+        header = file.read(100)
+    if not header:
+        raise SchemaError(f"{path} is empty; export the report again")
+    if header[:16] != SQLITE_MAGIC:
+        hint = " (an .nsys-rep report: run `nsys export --type sqlite` on it)" if path.suffix == ".nsys-rep" else ""
+        raise SchemaError(f"{path} is not a SQLite database{hint}; give the file that `nsys export` writes")
+    page = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    expected = (65536 if page == 1 else page) * pages
+    valid_count = header[24:28] == header[92:96]
+    size = database.stat().st_size
+    if len(header) < 100 or (valid_count and size < expected):
+        raise SchemaError(f"{path} is cut short: {size} bytes of {expected}; copy or export it again")
+
+
+def _unreadable(path: Path, error: sqlite3.Error) -> AttribError:
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return SchemaError(f"{path} is locked by another program that writes it; wait until it is done or copy the file")
+    if "unable to open" in text:
+        return SchemaError(f"{path} cannot be opened ({text}); check its permissions")
+    return SchemaError(f"{path} is damaged ({text}); copy or export it again")
+
+
+def _columns(rows: Iterable[tuple[Any, ...]], width: int) -> list[NDArray[np.int64]]:
+    table = np.array(list(rows), dtype=np.int64).reshape(-1, width)
+    return [np.ascontiguousarray(table[:, i]) for i in range(width)]
