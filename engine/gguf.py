@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,8 @@ from attrib.models import LAYER_ROLES, QUANT_OF_GGML, Model, ModelShape, Tensor
 from engine.config import ModelConfig, checked
 from engine.errors import ModelError
 
+_LENGTH = struct.Struct("<Q")
+_SHORT_ARRAY = 1024
 _HEADS = ("token_embd", "output", "output_norm", "rope_freqs")
 
 
@@ -30,13 +33,42 @@ def _one_sentence(path: Path) -> Iterator[None]:
         raise ModelError(f"GGUF file {path} is damaged or not a GGUF file: {error}") from error
 
 
+class _QuickReader(gguf.GGUFReader):  # type: ignore[misc]
+    """Steps over long arrays: a vocabulary read one NumPy view at a time takes seconds a file.
+
+    Fields of that kind hold their count and no items. Where the package stops calling this method, opening a
+    file is slow and still right.
+    """
+
+    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
+        raw = self.data[orig_offs : orig_offs + 12].tobytes()
+        kind, count = int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:], "little")
+        if self.byte_order != "I" or raw_type != gguf.GGUFValueType.ARRAY or count <= _SHORT_ARRAY:
+            found: tuple[int, list[Any], list[int], list[Any]] = super()._get_field_parts(orig_offs, raw_type)
+            return found
+        item = gguf.GGUFValueType(kind)
+        scalar = self.gguf_scalar_to_np.get(item)
+        size = count * np.dtype(scalar).itemsize if scalar else self._string_bytes(orig_offs + 12, count)
+        parts = [np.frombuffer(raw[:4], "<u4"), np.frombuffer(raw[4:], "<u8")]
+        return 12 + size, parts, [], [gguf.GGUFValueType.ARRAY, item]
+
+    def _string_bytes(self, start: int, count: int) -> int:
+        """Bytes of `count` strings, each a 64-bit length and that many bytes."""
+        raw, at = np.asarray(self.data).data, start
+        for _ in range(count):
+            if at + 8 > len(raw):
+                raise ValueError("an array of strings runs past the end of the file")
+            at += 8 + int(_LENGTH.unpack_from(raw, at)[0])
+        return at - start
+
+
 class Reader:
     """An open GGUF file; tensor bytes are views of the mapped file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with _one_sentence(path):
-            self._reader = gguf.GGUFReader(path)
+            self._reader = _QuickReader(path)
             self._tensors = {t.name: t for t in self._reader.tensors}
 
     def field(self, name: str, default: Any = None) -> Any:

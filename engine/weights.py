@@ -139,8 +139,6 @@ def progress(total: int, what: str = "loading weights") -> Iterator[Callable[[in
 
     console = Console(stderr=True)
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(
-        what, *columns, console=console, disable=not console.is_terminal, transient=True
-    ) as bar:
+    with Progress(what, *columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda done: bar.advance(task, done)

@@ -173,7 +173,7 @@ def test_a_full_cache_and_wrong_tokens_are_refused(session: Session) -> None:
         session.step()
     with pytest.raises(PlanError, match="outside the vocabulary of 512"):
         session.prefill([512])
-    with pytest.raises(PlanError, match="does not fit 2304 positions"):
+    with pytest.raises(PlanError, match="does not fit a capacity of 2304"):
         session.prefill([1] * CAPACITY)
 
 
