@@ -183,6 +183,22 @@ def test_wal_with_unmerged_content_is_refused(attrib: Attrib, tmp_path: Path) ->
             is_sentence(attrib("census", path).refusal(), path)
 
 
+def test_a_journal_left_by_a_stopped_writer_is_refused(attrib: Attrib, tmp_path: Path) -> None:
+    """The rollback journal must be replayed first: reading only the main file would mix two states."""
+    for folder in ("written", "stopped"):
+        (tmp_path / folder).mkdir()
+    source = copy(SMALL, tmp_path / "written")
+    path = tmp_path / "stopped" / source.name
+    with closing(sqlite3.connect(source)) as writer:
+        writer.execute("PRAGMA cache_size=1")
+        writer.execute("DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")
+        for file in source.parent.iterdir():
+            shutil.copyfile(file, path.parent / file.name)
+    assert len(list(path.parent.iterdir())) == 2
+    with untouched(path):
+        is_sentence(attrib("census", path).refusal(), path)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_locked_by_a_writer(
     attrib: Attrib, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
