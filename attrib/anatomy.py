@@ -1,0 +1,140 @@
+"""Step anatomy: the ledger grouped into categories, with counts of launches and of short launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attrib.attribution import Attribution
+from attrib.categories import IDLE, order
+from attrib.jsonout import clean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "attrib.anatomy/1"
+NS = 1e-9
+SHORT_NS = 2000
+"""A launch shorter than this is mostly launch cost."""
+
+
+@dataclass(frozen=True)
+class AnatomyRow:
+    """One category; seconds per step are medians over steps."""
+
+    category: str
+    seconds: float
+    duration: float
+    launches: int
+    short_launches: int
+    share_of_span: float
+    share_of_kernel_time: float
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """The whole step by category; idle is a row of its own."""
+
+    device: str
+    model: str
+    build: str
+    anchor: str
+    source: str
+    rows: tuple[AnatomyRow, ...]
+    span: float
+    step_count: int
+    launches: int
+    short_launches: int
+    closure_ns: int
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Categories with shares in percent; unknown values are null."""
+        return clean(
+            {
+                "schema": SCHEMA,
+                "device": {"name": self.device},
+                "model": self.model or None,
+                "build": self.build or None,
+                "anchor": self.anchor or None,
+                "steps": {
+                    "source": self.source,
+                    "count": self.step_count,
+                    "span_ms": self.span * 1e3,
+                    "launches": self.launches,
+                    "launches_under_2us": self.short_launches,
+                },
+                "ledger": {"closure_ns": self.closure_ns},
+                "categories": [
+                    {
+                        "category": row.category,
+                        "ms": row.seconds * 1e3,
+                        "duration_ms": row.duration * 1e3,
+                        "launches": row.launches,
+                        "launches_under_2us": row.short_launches,
+                        "pct_of_span": row.share_of_span * 100,
+                        "pct_of_kernel_time": row.share_of_kernel_time * 100,
+                    }
+                    for row in self.rows
+                ],
+                "warnings": list(self.warnings),
+            }
+        )
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per category with the JSON's column names."""
+        import pandas as pd  # noqa: PLC0415 - half a second that the command line should not pay
+
+        return pd.DataFrame(self.to_json()["categories"])
+
+    def plot(self, path: str) -> None:
+        """Stacked bar of the step and launch counts, written to a PNG or SVG file."""
+        from attrib.plots import plot_anatomy  # noqa: PLC0415 - matplotlib is imported only to draw
+
+        plot_anatomy([self], path)
+
+
+def anatomy(attribution: Attribution) -> Anatomy:
+    """Group exclusive time by category; shares are medians over steps of each step's own share."""
+    found, traffic = attribution.ledger, attribution.traffic
+    category = np.array([site.category for site in traffic.sites])[traffic.site]
+    short = found.duration < SHORT_NS
+    busy = found.exclusive.sum(axis=1)
+    rows = []
+    for name in order():
+        mine = np.flatnonzero(category == name)
+        if name == IDLE:
+            seconds, duration, share = found.idle, found.idle, np.full(len(busy), np.nan)
+        elif len(mine):
+            seconds = found.exclusive[:, mine].sum(axis=1)
+            duration = found.duration[:, mine].sum(axis=1)
+            share = seconds / np.maximum(busy, 1)
+        else:
+            continue
+        rows.append(
+            AnatomyRow(
+                category=name,
+                seconds=float(np.median(seconds)) * NS,
+                duration=float(np.median(duration)) * NS if name != IDLE else np.nan,
+                launches=len(mine),
+                short_launches=int(np.median(short[:, mine].sum(axis=1))) if len(mine) else 0,
+                share_of_span=float(np.median(seconds / np.maximum(found.span, 1))),
+                share_of_kernel_time=float(np.median(share)),
+            )
+        )
+    return Anatomy(
+        device=attribution.device_name,
+        model=attribution.model,
+        build=attribution.build,
+        anchor=attribution.anchor,
+        source=attribution.steps.source,
+        rows=tuple(rows),
+        span=float(np.median(found.span)) * NS,
+        step_count=attribution.steps.count,
+        launches=attribution.steps.launches,
+        short_launches=int(np.median(short.sum(axis=1))),
+        closure_ns=found.closure_ns,
+        warnings=attribution.warnings,
+    )

@@ -1,0 +1,64 @@
+"""The Python API for notebooks and other programs; the command line is a thin user of it.
+
+Every function takes an open trace (or a path) and the same keyword arguments; results have `.to_pandas()`,
+`.to_json()` and `.plot(path)`. All expected failures are AttribError.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attrib.anatomy import Anatomy
+from attrib.anatomy import anatomy as take_anatomy
+from attrib.attribution import Attribution, Options, attribute
+from attrib.census import Census
+from attrib.census import census as take_census
+from attrib.stragglers import Stragglers
+from attrib.stragglers import stragglers as rank
+from attrib.trace import Trace, open_trace
+
+TraceLike = Trace | str | Path
+
+
+def open(path: str | Path, reader: str = "auto") -> Trace:  # noqa: A001 - reads as attrib.open(path)
+    """Open an nsys SQLite export read-only; `.sqlite.xz` is unpacked to a temporary file first.
+
+    `reader` is auto, duckdb or sqlite: which library reads the kernel table. Raises SchemaError.
+    """
+    return open_trace(path, reader)
+
+
+def attribution(trace: TraceLike, **options: Any) -> Attribution:
+    """Steps, ledger and bytes of a trace; keyword arguments are the fields of `attrib.attribution.Options`."""
+    opened = trace if isinstance(trace, Trace) else open_trace(trace)
+    return attribute(opened, Options(**options))
+
+
+def census(
+    trace: TraceLike | Attribution, rate_class: str | None = None, by: str = "site", **options: Any
+) -> Census:
+    """Effective GB/s of every site.
+
+    `rate_class` is `LO:HI` in GB/s, table, measured or fit; `by` is site, kernel or layer. Options: `model`
+    (built-in name or GGUF path), `rules`, `table` (CSV of bytes), `manifest`, `kv_length`, `nvtx`, `graph`,
+    `device`, `steps`.
+    """
+    return take_census(_attributed(trace, options), rate_class, by)
+
+
+def stragglers(
+    source: Census | TraceLike | Attribution, rate_class: str | None = None, **options: Any
+) -> Stragglers:
+    """Sites under the class by recoverable ms/step, from a census or from a trace with census options."""
+    taken = source if isinstance(source, Census) else census(source, rate_class, **options)
+    return rank(taken)
+
+
+def anatomy(trace: TraceLike | Attribution, **options: Any) -> Anatomy:
+    """The step by category: weight streaming, attention, norm, … and idle. Options as for `census`."""
+    return take_anatomy(_attributed(trace, options))
+
+
+def _attributed(trace: TraceLike | Attribution, options: dict[str, Any]) -> Attribution:
+    return trace if isinstance(trace, Attribution) else attribution(trace, **options)

@@ -1,0 +1,384 @@
+"""The census: effective GB/s of every site of a step, against the class and the peak of the device.
+
+Per launch values are medians over steps of the mean over a step's launches of the site; effective GB/s is bytes
+over time, from exclusive time (the headline) and from duration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attrib.attribution import Attribution
+from attrib.device import GIGA, Roofline
+from attrib.errors import RefusedError
+from attrib.jsonout import clean
+from attrib.roofline import RateClass, choose
+from attrib.traffic import STREAMING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SCHEMA = "attrib.census/1"
+BY = ("site", "kernel", "layer")
+NS = 1e-9
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """One row of the census. Seconds and bytes per launch, rates in bytes/s; NaN where unknown."""
+
+    site: str
+    quant: str
+    category: str
+    launches: int
+    bytes: float
+    kv_bytes: float
+    duration: float
+    exclusive: float
+    step_seconds: float
+    spread: float
+    """(75th − 25th percentile) / median of the step's total over steps"""
+    rate: float
+    rate_duration: float
+    class_rate: float
+    class_lo: float
+    recoverable: float
+    straggler: bool
+    impossible: bool
+    overlapped: bool
+    """the exclusive rate alone passes the peak: the launch streamed inside its predecessor's time"""
+
+
+@dataclass(frozen=True)
+class Census:
+    """All sites of a step with totals; times in seconds, medians over steps."""
+
+    device: str
+    model: str
+    build: str
+    anchor: str
+    peak: float
+    rate_class: RateClass | None
+    rows: tuple[SiteRow, ...]
+    step_source: str
+    step_count: int
+    excluded: dict[str, int]
+    launches: int
+    outside: int
+    span: float
+    idle: float
+    duration_sum: float
+    between: float
+    closure_ns: int
+    matched_share: float
+    """share of exclusive time in launches with known weight bytes"""
+    step_bytes: float
+    step_rate: float
+    layer_rates: tuple[float, ...]
+    """weight bytes of a layer over the time from its first weight launch to the next layer's"""
+    impossible_step: bool
+    traffic_source: str
+    by: str
+    warnings: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The documented JSON object; unknown values are null."""
+        rate = None
+        if self.rate_class is not None:
+            found = self.rate_class.rate
+            limits = (
+                {"t0_us": found.t0 * 1e6, "bw_gbps": found.bandwidth / GIGA}
+                if isinstance(found, Roofline)
+                else {"lo_gbps": found.lo / GIGA, "hi_gbps": found.hi / GIGA}
+            )
+            rate = {"source": self.rate_class.source, **limits}
+        layers = np.array(self.layer_rates or (np.nan,)) / GIGA
+        document = {
+            "schema": SCHEMA,
+            "device": {"name": self.device, "peak_gbps": self.peak / GIGA},
+            "model": self.model or None,
+            "build": self.build or None,
+            "anchor": self.anchor or None,
+            "class": rate,
+            "steps": {
+                "source": self.step_source,
+                "count": self.step_count,
+                "excluded": self.excluded,
+                "launches": self.launches,
+                "launches_outside": self.outside,
+                "span_ms": self.span * 1e3,
+                "idle_ms": self.idle * 1e3,
+                "duration_sum_ms": self.duration_sum * 1e3,
+                "between_steps_ms": self.between * 1e3,
+            },
+            "ledger": {"closure_ns": self.closure_ns},
+            "matched": {"time_pct": self.matched_share * 100, "bytes": self.step_bytes, "source": self.traffic_source},
+            "rates": {
+                "step_gbps": self.step_rate / GIGA,
+                "step_impossible": self.impossible_step,
+                "layer_median_gbps": float(np.median(layers)),
+                "layer_min_gbps": float(layers.min()),
+                "layer_max_gbps": float(layers.max()),
+            },
+            "by": self.by,
+            "sites": [self._row_json(row) for row in self.rows],
+            "warnings": list(self.warnings),
+        }
+        return clean(document)
+
+    def _row_json(self, row: SiteRow) -> dict[str, Any]:
+        return {
+            "site": row.site,
+            "quant": row.quant or None,
+            "category": row.category,
+            "launches": row.launches,
+            "bytes": row.bytes,
+            "kv_bytes": row.kv_bytes,
+            "duration_us": row.duration * 1e6,
+            "exclusive_us": row.exclusive * 1e6,
+            "ms_per_step": row.step_seconds * 1e3,
+            "pct_of_span": 100 * row.step_seconds / self.span if self.span else np.nan,
+            "spread_pct": row.spread * 100,
+            "gbps": row.rate / GIGA,
+            "gbps_duration": row.rate_duration / GIGA,
+            "kv_gbps": row.kv_bytes / row.exclusive / GIGA if row.exclusive else np.nan,
+            "pct_of_peak": 100 * row.rate / self.peak,
+            "class_gbps": row.class_rate / GIGA,
+            "recoverable_ms": row.recoverable * 1e3,
+            "straggler": row.straggler,
+            "impossible": row.impossible,
+            "overlapped": row.overlapped,
+        }
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per site with the JSON's column names."""
+        import pandas as pd  # noqa: PLC0415 - half a second that the command line should not pay
+
+        return pd.DataFrame([self._row_json(row) for row in self.rows])
+
+    def plot(self, path: str) -> None:
+        """Bars of effective GB/s per site against the class, written to a PNG or SVG file."""
+        from attrib.plots import plot_census  # noqa: PLC0415 - matplotlib is imported only to draw
+
+        plot_census(self, path)
+
+
+def census(attribution: Attribution, rate_class: str | None = None, by: str = "site") -> Census:
+    """Take the census of the steps.
+
+    `rate_class` is `LO:HI` in GB/s, `table`, `measured`, `fit`, or None for the first source that has one.
+    `by` groups launches by site, by kernel variant, or by layer and site.
+    """
+    if by not in BY:
+        raise RefusedError(f"--by {by!r} is not one of {', '.join(BY)}")
+    keys, group = _grouping(attribution, by)
+    sums = _Sums.of(attribution, group, len(keys))
+    points = sums.points()
+    chosen = choose(rate_class, attribution.known, attribution.device_name, points)
+    rows = [_row(attribution, sums, i, keys[i], chosen) for i in range(len(keys))]
+    rows.sort(key=lambda row: -row.step_seconds)
+    found = attribution.ledger
+    span = float(np.median(found.span)) * NS
+    weight = attribution.traffic.weight_bytes
+    streamed = float(np.nansum(weight)) if np.isfinite(weight).any() else np.nan
+    moved = streamed + float(np.nansum(attribution.traffic.kv_bytes))
+    exclusive = found.exclusive.sum(axis=0)
+    matched = float(exclusive[np.isfinite(weight)].sum() / max(exclusive.sum(), 1))
+    between = found.between_steps()
+    step_rate = moved / span if span else np.nan
+    impossible_step = bool(step_rate > attribution.peak)
+    return Census(
+        device=attribution.device_name,
+        model=attribution.model,
+        build=attribution.build,
+        anchor=attribution.anchor,
+        peak=attribution.peak,
+        rate_class=chosen,
+        rows=tuple(rows),
+        step_source=attribution.steps.source,
+        step_count=attribution.steps.count,
+        excluded=attribution.steps.excluded,
+        launches=attribution.steps.launches,
+        outside=attribution.steps.outside,
+        span=span,
+        idle=float(np.median(found.idle)) * NS,
+        duration_sum=float(np.median(found.duration.sum(axis=1))) * NS,
+        between=float(np.median(between)) * NS if len(between) else np.nan,
+        closure_ns=found.closure_ns,
+        matched_share=matched,
+        step_bytes=streamed,
+        step_rate=step_rate,
+        layer_rates=_layer_rates(attribution),
+        impossible_step=impossible_step,
+        traffic_source=attribution.traffic.source,
+        by=by,
+        warnings=_warnings(attribution, chosen, rows, step_rate, impossible_step),
+    )
+
+
+def _grouping(attribution: Attribution, by: str) -> tuple[list[tuple[str, str, str]], NDArray[np.int64]]:
+    """(label, quant, category) of each group, and the group of each position."""
+    traffic = attribution.traffic
+    names, variants = attribution.trace.names, attribution.trace.kernels.variants
+    first = attribution.trace.kernels.variant[attribution.steps.rows[0]]
+
+    def of_kernel(p: int) -> str:
+        grid = "×".join(str(int(g)) for g in variants.grid[first[p]])
+        return f"{names.label[first[p]]} [{grid}]"
+
+    def of_layer(p: int) -> str:
+        layer = int(traffic.layer[p])
+        key = traffic.sites[traffic.site[p]].key
+        return f"blk.{layer}.{key}" if layer >= 0 else key
+
+    label: Callable[[int], str] = {
+        "site": lambda p: traffic.sites[traffic.site[p]].key,
+        "kernel": of_kernel,
+        "layer": of_layer,
+    }[by]
+    found: dict[tuple[str, str, str], int] = {}
+    group = np.empty(len(traffic.site), np.int64)
+    for p, site in enumerate(traffic.site):
+        key = (label(p), traffic.sites[site].quant, traffic.sites[site].category)
+        group[p] = found.setdefault(key, len(found))
+    return list(found), group
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Per group: launches, and per step the sums of duration and exclusive time in seconds."""
+
+    group: NDArray[np.int64]
+    launches: NDArray[np.int64]
+    duration: NDArray[np.float64]
+    exclusive: NDArray[np.float64]
+    weight: NDArray[np.float64]
+    kv: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, attribution: Attribution, group: NDArray[np.int64], groups: int) -> _Sums:
+        order = np.argsort(group, kind="stable")
+        begin = np.searchsorted(group[order], np.arange(groups))
+        found = attribution.ledger
+
+        def summed(values: NDArray[np.int64]) -> NDArray[np.float64]:
+            return np.add.reduceat(values[:, order], begin, axis=1) * NS
+
+        return cls(
+            group,
+            np.bincount(group, minlength=groups),
+            summed(found.duration),
+            summed(found.exclusive),
+            attribution.traffic.weight_bytes,
+            attribution.traffic.kv_bytes,
+        )
+
+    def points(self) -> list[tuple[float, float, int]]:
+        """(bytes, median exclusive seconds, launches) of the groups with known weight bytes."""
+        points = []
+        for i, number in enumerate(self.launches):
+            nbytes = self.weight[self.group == i].mean()
+            if np.isfinite(nbytes):
+                points.append((float(nbytes), float(np.median(self.exclusive[:, i])) / int(number), int(number)))
+        return points
+
+
+def _row(
+    attribution: Attribution, sums: _Sums, i: int, key: tuple[str, str, str], chosen: RateClass | None
+) -> SiteRow:
+    mine = sums.group == i
+    number = int(sums.launches[i])
+    weight = sums.weight[mine]
+    nbytes = float(weight.mean())
+    totals = sums.exclusive[:, i]
+    step_seconds = float(np.median(totals))
+    exclusive = step_seconds / number
+    duration = float(np.median(sums.duration[:, i])) / number
+    rate, rate_duration = _divide(nbytes, exclusive), _divide(nbytes, duration)
+    quarter, three_quarters = np.percentile(totals, (25, 75))
+    class_rate = class_lo = recoverable = np.nan
+    straggler = False
+    if chosen is not None and np.isfinite(nbytes):
+        class_rate, class_lo = chosen.expected(nbytes), chosen.band(nbytes)[0]
+        straggler = rate < class_lo
+        lost = step_seconds - float(chosen.seconds(weight).sum())
+        recoverable = max(lost, 0.0) if straggler else 0.0
+    position_duration = np.median(attribution.ledger.duration[:, mine], axis=0) * NS
+    with np.errstate(divide="ignore", invalid="ignore"):
+        impossible = bool(np.any(weight / position_duration > attribution.peak))
+    label, quant, category = key
+    return SiteRow(
+        site=label,
+        quant=quant,
+        category=category,
+        launches=number,
+        bytes=nbytes,
+        kv_bytes=float(attribution.traffic.kv_bytes[mine].mean()),
+        duration=duration,
+        exclusive=exclusive,
+        step_seconds=step_seconds,
+        spread=_divide(float(three_quarters - quarter), step_seconds),
+        rate=rate,
+        rate_duration=rate_duration,
+        class_rate=class_rate,
+        class_lo=class_lo,
+        recoverable=recoverable,
+        straggler=straggler,
+        impossible=impossible,
+        overlapped=bool(rate > attribution.peak and not impossible),
+    )
+
+
+def _divide(a: float, b: float) -> float:
+    return a / b if b > 0 else np.nan
+
+
+def _layer_rates(attribution: Attribution) -> tuple[float, ...]:
+    traffic = attribution.traffic
+    streams = np.isfinite(traffic.weight_bytes) & (traffic.layer >= 0)
+    layers = np.unique(traffic.layer[streams])
+    if len(layers) < 2:
+        return ()
+    start = attribution.trace.kernels.start
+    first = [int(np.flatnonzero(streams & (traffic.layer == layer))[0]) for layer in layers]
+    begins = start[attribution.steps.rows[:, first]]
+    spans = np.median(np.diff(begins, axis=1), axis=0) * NS
+    nbytes = [float(traffic.weight_bytes[streams & (traffic.layer == layer)].sum()) for layer in layers[:-1]]
+    return tuple(_divide(b, float(s)) for b, s in zip(nbytes, spans, strict=True))
+
+
+def _warnings(
+    attribution: Attribution,
+    chosen: RateClass | None,
+    rows: list[SiteRow],
+    step_rate: float,
+    impossible_step: bool,
+) -> tuple[str, ...]:
+    notes = list(attribution.warnings)
+    peak = attribution.peak / GIGA
+    for row in rows:
+        if row.impossible:
+            notes.append(
+                f"IMPOSSIBLE RATE: {row.site} moves its bytes above the DRAM peak of {peak:.0f} GB/s by duration: "
+                "work was dropped, or the matrix stayed in cache"
+            )
+        if row.category == STREAMING and not np.isfinite(row.bytes) and attribution.traffic.source != "none":
+            notes.append(f"{row.site} streams weights but its bytes are unknown; it has no rate")
+    if impossible_step:
+        notes.append(
+            f"IMPOSSIBLE RATE: the step moves {step_rate / GIGA:.0f} GB/s over its span, above the DRAM peak "
+            f"of {peak:.0f} GB/s: work was dropped"
+        )
+    if chosen is not None and chosen.source.startswith("fit"):
+        notes.append("the class is a fit to this trace: it ranks its sites but cannot show that all of them are slow")
+    if attribution.steps.count < 3:
+        notes.append(f"only {attribution.steps.count} step(s): medians need at least 3")
+    closure = attribution.ledger.closure_ns
+    if closure:
+        notes.append(f"LEDGER DOES NOT CLOSE: {closure} ns")
+    return tuple(notes)

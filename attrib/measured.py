@@ -1,0 +1,1 @@
+def load_roofline(name): return None

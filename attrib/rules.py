@@ -1,0 +1,167 @@
+"""Rules that map an engine's launches to weight matrices. Rules are data: one TOML file per engine.
+
+`plan` walks the weight-streaming launches of a step in order and gives each the next role of the layer, checking
+rows and quant type against the model; an order that would need an impossible shape is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from attrib.errors import JoinError
+from attrib.models import QUANT_OF_GGML, Model, Tensor
+from attrib.names import template_arguments
+
+FUSED = {"ffn_gate+ffn_up": "ffn_gate_up", "attn_q+attn_k+attn_v": "attn_qkv"}
+_FLOAT_TYPES = {"float": "f32", "half": "f16", "__half": "f16", "nv_bfloat16": "bf16", "__nv_bfloat16": "bf16"}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A kernel that streams a matrix: function pattern, template argument with the type, rows per block."""
+
+    function: re.Pattern[str]
+    quant: int | None
+    rows_per_block: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """One engine's rules."""
+
+    name: str
+    streams: tuple[Stream, ...]
+    layers: tuple[tuple[str, ...], ...]
+    tail: tuple[str, ...]
+    kv: tuple[re.Pattern[str], ...]
+
+    def stream(self, function: str) -> Stream | None:
+        """The stream rule for this function name, if any."""
+        return next((s for s in self.streams if s.function.search(function)), None)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A weight-streaming launch: its place in the step, names and grid.x."""
+
+    position: int
+    function: str
+    full: str
+    grid_x: int
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """What a launch streams: role, layer, quant and stored bytes."""
+
+    role: str
+    layer: int | None
+    quant: str
+    nbytes: int
+
+
+def builtin_rules() -> tuple[Rules, ...]:
+    """Every rule file shipped with the package."""
+    folder = files("attrib").joinpath("rules")
+    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=lambda e: e.name)
+    return tuple(parse(entry.read_text(encoding="utf-8"), entry.name) for entry in found)
+
+
+def load(path: Path) -> Rules:
+    """Read a rule file; raises JoinError naming the file and the fault."""
+    try:
+        return parse(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise JoinError(f"rule file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise JoinError(f"rule file {path} is not UTF-8 text") from error
+
+
+def parse(text: str, source: str) -> Rules:
+    """Rules from TOML text; `source` names it in errors."""
+    try:
+        raw = tomllib.loads(text)
+        return Rules(
+            name=str(raw["name"]),
+            streams=tuple(
+                Stream(re.compile(s["function"]), s.get("quant"), tuple(s.get("rows_per_block", (1,))))
+                for s in raw["stream"]
+            ),
+            layers=tuple(tuple(layer["roles"]) for layer in raw["layer"]),
+            tail=tuple(raw.get("tail", {}).get("roles", ())),
+            kv=tuple(re.compile(rule["function"]) for rule in raw.get("kv", ())),
+        )
+    except (tomllib.TOMLDecodeError, re.error, KeyError, TypeError) as error:
+        raise JoinError(f"rule file {source} is not valid: {type(error).__name__} {error}") from error
+
+
+def quant_of(stream: Stream, full: str) -> str | None:
+    """Quant type from the template argument, which is a ggml type number or a C++ float type; None if unknown."""
+    if stream.quant is None:
+        return None
+    arguments = template_arguments(full)
+    if stream.quant >= len(arguments):
+        return None
+    text = arguments[stream.quant]
+    number = re.search(r"(\d+)\s*$", text)
+    if "ggml_type" in text or text.isdigit():
+        return QUANT_OF_GGML.get(int(number.group(1))) if number else None
+    return _FLOAT_TYPES.get(text)
+
+
+def plan(rules: Rules, candidates: Sequence[Candidate], model: Model) -> dict[int, Assigned]:
+    """Role, layer and bytes of every candidate, keyed by its position in the step.
+
+    Tries each layer order of the rules; raises JoinError naming the first launch that cannot be what the best
+    order says it is, with the launch's rows and type and the matrix's.
+    """
+    failures: list[tuple[int, str]] = []
+    for layer_roles in rules.layers:
+        sequence = [(role, layer) for layer in range(model.shape.layers) for role in layer_roles]
+        sequence += [(role, None) for role in rules.tail]
+        assigned, failure = _assign(rules, candidates, model, sequence)
+        if failure is None:
+            return assigned
+        failures.append((len(assigned), failure))
+    reached, message = max(failures, key=lambda f: f[0])
+    raise JoinError(
+        f"rules {rules.name!r} do not fit model {model.shape.name}: {message} "
+        f"({reached} of {len(candidates)} launches fitted before it); check --model or give --rules or --bytes"
+    )
+
+
+def _assign(
+    rules: Rules, candidates: Sequence[Candidate], model: Model, sequence: list[tuple[str, int | None]]
+) -> tuple[dict[int, Assigned], str | None]:
+    assigned: dict[int, Assigned] = {}
+    for candidate, (role, layer) in zip(candidates, sequence, strict=False):
+        tensors = _tensors(model, role, layer)
+        where = f"launch {candidate.position} ({candidate.function}, grid {candidate.grid_x})"
+        if not tensors:
+            return assigned, f"{where} would be {role} of layer {layer}, which the model does not have"
+        stream = rules.stream(candidate.function)
+        if stream is None:
+            return assigned, f"{where} matches no stream rule"
+        rows = tensors[0].rows
+        blocks = {-(-rows // per_block) for per_block in stream.rows_per_block}
+        quant = quant_of(stream, candidate.full)
+        if candidate.grid_x not in blocks or (quant is not None and quant != tensors[0].quant):
+            matrix = f"{rows} rows of {tensors[0].quant}"
+            return assigned, f"{where}, type {quant or 'unknown'}, cannot be {tensors[0].name} with {matrix}"
+        nbytes = sum(t.nbytes for t in tensors)
+        assigned[candidate.position] = Assigned(FUSED.get(role, role), layer, tensors[0].quant, nbytes)
+    if len(candidates) != len(sequence):
+        return assigned, f"the step has {len(candidates)} weight-streaming launches and the order needs {len(sequence)}"
+    return assigned, None
+
+
+def _tensors(model: Model, role: str, layer: int | None) -> list[Tensor]:
+    if role == "output":
+        return [model.head()]
+    found = [model.find(part, layer) for part in role.split("+")]
+    return [t for t in found if t is not None] if all(found) else []

@@ -1,0 +1,184 @@
+"""Terminal tables that fit 100 columns. Renders results; computes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attrib.anatomy import Anatomy
+from attrib.census import Census, SiteRow
+from attrib.device import GIGA
+from attrib.stragglers import Stragglers
+
+WIDTH = 100
+
+
+def console(stderr: bool = False) -> Console:
+    """A console at least 100 columns wide that writes no colour into a pipe."""
+    found = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not found.is_terminal:
+        found = Console(stderr=stderr, highlight=False, width=WIDTH, no_color=True)
+    return found
+
+
+def number(value: float, digits: int = 1) -> str:
+    """Fixed-point text; `–` where the value is unknown."""
+    return f"{value:,.{digits}f}" if math.isfinite(value) else "–"
+
+
+def rate(value: float) -> str:
+    """GB/s with four significant digits or none after the point above 1000; `–` where unknown."""
+    gbps = value / GIGA
+    return number(gbps, 0 if gbps >= 1000 else 1)
+
+
+def print_census(out: Console, census: Census, title: str) -> None:
+    """The census table with its totals and footnotes."""
+    out.print(Text(_heading("Census", title, census.device, census.model, census.build, census.anchor)))
+    out.print(Text(_steps_line(census)))
+    table = _table(
+        ("site", "left"), ("n", "right"), ("MB", "right"), ("excl µs", "right"), ("dur µs", "right"),
+        ("GB/s", "right"), ("by dur", "right"), ("%peak", "right"), ("class", "right"), ("ms/step", "right"),
+        ("%span", "right"), ("", "left"),
+    )  # fmt: skip
+    for row in census.rows:
+        table.add_row(
+            Text(row.site, overflow="ellipsis", no_wrap=True),
+            str(row.launches),
+            number(row.bytes / 1e6),
+            number(row.exclusive * 1e6, 2 if row.exclusive < 1e-4 else 1),
+            number(row.duration * 1e6, 2 if row.duration < 1e-4 else 1),
+            rate(row.rate),
+            rate(row.rate_duration),
+            number(100 * row.rate / census.peak, 0),
+            rate(row.class_rate),
+            number(row.step_seconds * 1e3, 3),
+            number(100 * row.step_seconds / census.span if census.span else math.nan),
+            _marks(row),
+        )
+    out.print(table)
+    for line in _census_notes(census):
+        out.print(Text(line))
+    _footnotes(out, census.warnings)
+
+
+def print_stragglers(out: Console, found: Stragglers, title: str) -> None:
+    """The straggler ranking with the verdict in one sentence."""
+    census = found.census
+    out.print(Text(_heading("Stragglers", title, census.device, census.model, census.build, census.anchor)))
+    table = _table(
+        ("#", "right"), ("site", "left"), ("n", "right"), ("MB", "right"), ("GB/s", "right"), ("class", "right"),
+        ("% of class", "right"), ("µs now", "right"), ("µs at class", "right"), ("recoverable ms/step", "right"),
+    )  # fmt: skip
+    for place, row in enumerate(found.rows, start=1):
+        at_class = row.exclusive - row.recoverable / row.launches
+        table.add_row(
+            str(place),
+            Text(row.site, overflow="ellipsis", no_wrap=True),
+            str(row.launches),
+            number(row.bytes / 1e6),
+            rate(row.rate),
+            rate(row.class_rate),
+            number(100 * row.rate / row.class_rate),
+            number(row.exclusive * 1e6, 2),
+            number(at_class * 1e6, 2),
+            number(row.recoverable * 1e3, 3),
+        )
+    if found.rows:
+        out.print(table)
+    out.print(Text(found.describe()))
+    if census.rate_class is not None:
+        out.print(Text(f"class: {census.rate_class.describe()}"))
+    _footnotes(out, census.warnings)
+
+
+def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> None:
+    """The anatomy of one step, or of several anchors below each other."""
+    for title, found in anatomies:
+        out.print(Text(_heading("Step anatomy", title, found.device, found.model, found.build, found.anchor)))
+        table = _table(
+            ("category", "left"), ("ms/step", "right"), ("% of span", "right"), ("% of kernel time", "right"),
+            ("Σ durations ms", "right"), ("launches", "right"), ("< 2 µs", "right"),
+        )  # fmt: skip
+        for row in found.rows:
+            table.add_row(
+                row.category,
+                number(row.seconds * 1e3, 3),
+                number(100 * row.share_of_span, 2),
+                number(100 * row.share_of_kernel_time, 2),
+                number(row.duration * 1e3, 3),
+                str(row.launches) if row.launches else "",
+                str(row.short_launches) if row.launches else "",
+            )
+        table.add_section()
+        table.add_row(
+            "span", number(found.span * 1e3, 3), "100.00", "", "", str(found.launches), str(found.short_launches)
+        )
+        out.print(table)
+        out.print(Text(f"{found.step_count} steps ({found.source}); medians; ledger closes to {found.closure_ns} ns"))
+        _footnotes(out, found.warnings)
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    for name, justify in columns:
+        table.add_column(name, justify="left" if justify == "left" else "right", no_wrap=True)
+    return table
+
+
+def _heading(what: str, title: str, *parts: str) -> str:
+    return f"{what} of {title}: " + " · ".join(part for part in parts if part)
+
+
+def _steps_line(census: Census) -> str:
+    steps = f"{census.step_count} steps ({census.step_source}) × {census.launches} launches"
+    return (
+        f"{steps}, span {census.span * 1e3:.3f} ms, idle {census.idle * 1e3:.3f} ms, "
+        f"Σ durations {census.duration_sum * 1e3:.3f} ms, ledger closes to {census.closure_ns} ns"
+    )
+
+
+def _marks(row: SiteRow) -> str:
+    marks = ""
+    if row.impossible:
+        marks += "!"
+    if row.overlapped:
+        marks += "†"
+    if row.straggler:
+        marks += "◄"
+    return marks
+
+
+def _census_notes(census: Census) -> Iterable[str]:
+    if math.isfinite(census.step_bytes):
+        yield (
+            f"matched {100 * census.matched_share:.1f} % of kernel time to {census.step_bytes / GIGA:.3f} GB of weights "
+            f"({census.traffic_source})"
+        )
+        line = f"no overlap can flatter: step {rate(census.step_rate)} GB/s over its span"
+        if census.layer_rates:
+            ordered = sorted(census.layer_rates)
+            middle = ordered[len(ordered) // 2]
+            line += f", layers {rate(ordered[0])}–{rate(ordered[-1])} (median {rate(middle)})"
+        yield line
+    if census.rate_class is not None:
+        yield f"class: {census.rate_class.describe()}"
+    legend = []
+    if any(row.straggler for row in census.rows):
+        legend.append("◄ under the class")
+    if any(row.overlapped for row in census.rows):
+        legend.append("† exclusive rate above the peak by overlap")
+    if any(row.impossible for row in census.rows):
+        legend.append("! impossible rate")
+    if legend:
+        yield "; ".join(legend)
+
+
+def _footnotes(out: Console, warnings: Iterable[str]) -> None:
+    for note in warnings:
+        out.print(Text(f"note: {note}", style="yellow"))
+    out.print()

@@ -1,0 +1,236 @@
+"""Bytes and site of every launch of a step: from a manifest, a model with rules, a table, or names alone.
+
+Weight bytes and KV bytes are kept apart; a launch whose bytes are unknown has NaN, never 0.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attrib import rules as rulebook
+from attrib.categories import category_of
+from attrib.errors import JoinError
+from attrib.manifest import Graph, Launch, Manifest
+from attrib.models import Model
+from attrib.steps import Steps
+from attrib.trace import Trace, VariantNames
+
+F16_BYTES = 2
+STREAMING = "weight streaming"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a launch is for. `key` is role/quant where bytes are known, else the kernel's label."""
+
+    key: str
+    quant: str
+    category: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Per position of a step, arrays of shape (launches,)."""
+
+    source: str
+    sites: tuple[Site, ...]
+    site: NDArray[np.int64]
+    """index into `sites`"""
+    layer: NDArray[np.int64]
+    """-1 outside layers"""
+    weight_bytes: NDArray[np.float64]
+    """NaN where unknown or where the launch streams no weights"""
+    kv_bytes: NDArray[np.float64]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Slot:
+    key: str
+    quant: str
+    category: str
+    role: str
+    layer: int
+    weight: float
+    kv: float
+
+
+def from_names(trace: Trace, steps: Steps, reason: str = "") -> Traffic:
+    """No bytes: sites are kernel names. The anatomy still works; rates are NaN."""
+    slots = [_named(trace.names, v) for v in _variants(trace, steps)]
+    note = (reason,) if reason else ("no bytes given: rates are unknown; pass --model, --bytes or --manifest",)
+    return _traffic("none", slots, note)
+
+
+def from_model(
+    trace: Trace, steps: Steps, model: Model, rules: rulebook.Rules | None = None, kv_length: int | None = None
+) -> Traffic:
+    """Bytes from a model's tensors, launches mapped by rules (the given ones, else those that match most launches).
+
+    Raises JoinError when no rule matches any launch or when a launch cannot be the matrix its turn says.
+    """
+    names, variants = trace.names, trace.kernels.variants
+    order = _variants(trace, steps)
+    chosen = rules or _best_rules(names, order)
+    candidates = [
+        rulebook.Candidate(p, names.function[v], names.full[v], int(variants.grid[v, 0]))
+        for p, v in enumerate(order)
+        if chosen is not None and chosen.stream(names.function[v])
+    ]
+    if chosen is None or not candidates:
+        known = ", ".join(r.name for r in rulebook.builtin_rules())
+        raise JoinError(
+            f"no launch of {trace.path.name} matches the rules ({chosen.name if chosen else known}), so --model cannot "
+            "say which matrix a launch streams; write a rule file (--rules) or a table (--bytes)"
+        )
+    assigned = rulebook.plan(chosen, candidates, model)
+    kv_layer = 2.0 * model.shape.kv_heads * model.shape.head_dim * F16_BYTES * (kv_length or np.nan)
+    slots = []
+    for position, variant in enumerate(order):
+        base = _named(names, variant)
+        if (a := assigned.get(position)) is not None:
+            layer = -1 if a.layer is None else a.layer
+            slots.append(_Slot(f"{a.role}/{a.quant}", a.quant, STREAMING, a.role, layer, float(a.nbytes), np.nan))
+        elif any(pattern.search(names.function[variant]) for pattern in chosen.kv):
+            slots.append(_Slot(base.key, "", base.category, base.role, -1, np.nan, kv_layer))
+        else:
+            slots.append(base)
+    return _traffic(f"model {model.shape.name}:{model.recipe}, rules {chosen.name}", slots)
+
+
+def from_manifest(trace: Trace, steps: Steps, manifest: Manifest, graph: str = "decode") -> Traffic:
+    """Bytes from the engine's manifest, joined by node order and checked against kernel name and grid.
+
+    Raises JoinError naming the first node that differs.
+    """
+    nodes = _manifest_nodes(manifest.graph(graph), steps, trace)
+    names, variants = trace.names, trace.kernels.variants
+    slots = []
+    for node, variant in zip(nodes, _variants(trace, steps), strict=True):
+        found = (names.short[variant], tuple(int(v) for v in variants.grid[variant]))
+        if found[0] != node.kernel or (variants.grid[variant, 0] >= 0 and found[1] != node.grid):
+            raise JoinError(
+                f"node {node.i} of graph {graph!r} is {node.kernel} with grid {node.grid} ({node.site}) in the manifest "
+                f"and {found[0]} with grid {found[1]} in {trace.path.name}; they are not from the same run"
+            )
+        role, _, quant = node.site.partition("/")
+        weight = float(node.weight_bytes) if node.weight_bytes else np.nan
+        kv = float(node.kv_bytes) if node.kv_bytes else np.nan
+        streams = node.weight_bytes > 0 and quant
+        category = STREAMING if streams else category_of(node.kernel)
+        layer = -1 if node.layer is None else node.layer
+        slots.append(_Slot(node.site, quant, category, role, layer, weight if streams else np.nan, kv))
+    return _traffic(f"manifest {manifest.build.name} {manifest.anchor}", slots)
+
+
+def _manifest_nodes(graph: Graph, steps: Steps, trace: Trace) -> tuple[Launch, ...]:
+    if len(graph.nodes) != steps.launches:
+        raise JoinError(
+            f"the manifest's graph {graph.name!r} has {len(graph.nodes)} nodes and a step of {trace.path.name} has "
+            f"{steps.launches} launches ({steps.source}); they are not from the same run, or the capture is incomplete"
+        )
+    return graph.nodes
+
+
+def from_table(trace: Trace, steps: Steps, table: Path) -> Traffic:
+    """Bytes from a CSV with columns kernel (regular expression), bytes, and optionally grid, site and quant.
+
+    `grid` is `X`, `XxY` or `XxYxZ`, empty for any. The first matching row counts; rows that match nothing are a
+    warning. Raises JoinError naming the file and line for a row that cannot be understood.
+    """
+    entries = _read_table(table)
+    names, variants = trace.names, trace.kernels.variants
+    used: set[int] = set()
+    slots = []
+    for variant in _variants(trace, steps):
+        base = _named(names, variant)
+        grid = tuple(int(v) for v in variants.grid[variant])
+        for number, (pattern, wanted, nbytes, site, quant) in enumerate(entries):
+            if (wanted is None or wanted == grid) and pattern.search(names.full[variant]):
+                used.add(number)
+                key = site or base.key
+                slots.append(_Slot(key, quant, STREAMING, key.partition("/")[0], -1, nbytes, np.nan))
+                break
+        else:
+            slots.append(base)
+    unused = [f"line {n + 2} ({e[0].pattern})" for n, e in enumerate(entries) if n not in used]
+    notes = (f"{table.name}: no launch matches {', '.join(unused)}",) if unused else ()
+    return _traffic(f"table {table.name}", slots, notes)
+
+
+_Entry = tuple[re.Pattern[str], tuple[int, ...] | None, float, str, str]
+
+
+def _read_table(table: Path) -> list[_Entry]:
+    try:
+        with table.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except OSError as error:
+        raise JoinError(f"byte table {table} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise JoinError(f"byte table {table} is not CSV text: {error}") from error
+    entries: list[_Entry] = []
+    for line, row in enumerate(rows, start=2):
+        try:
+            grid = _grid(row.get("grid") or "")
+            nbytes = float(row["bytes"] or "")
+            if not (np.isfinite(nbytes) and nbytes > 0):
+                raise ValueError(f"bytes {row['bytes']!r} is not a positive number")
+            pattern = re.compile(row["kernel"] or "")
+            if not pattern.pattern:
+                raise ValueError("kernel is empty")
+            quant = (row.get("quant") or "").strip()
+            site = (row.get("site") or "").strip()
+        except (KeyError, ValueError, re.error) as error:
+            raise JoinError(f"byte table {table}, line {line}: {type(error).__name__} {error}") from error
+        entries.append((pattern, grid, nbytes, f"{site}/{quant}" if site and quant else site, quant))
+    if not entries:
+        raise JoinError(f"byte table {table} has no rows; it needs the columns kernel, bytes and optionally grid, site")
+    return entries
+
+
+def _grid(text: str) -> tuple[int, ...] | None:
+    if not text.strip():
+        return None
+    parts = [int(part) for part in re.split(r"[x×,]", text.strip())]
+    return (*parts, 1, 1)[:3]
+
+
+def _variants(trace: Trace, steps: Steps) -> list[int]:
+    return [int(v) for v in trace.kernels.variant[steps.rows[0]]]
+
+
+def _best_rules(names: VariantNames, order: list[int]) -> rulebook.Rules | None:
+    def matched(rules: rulebook.Rules) -> int:
+        return sum(rules.stream(names.function[v]) is not None for v in order)
+
+    best = max(rulebook.builtin_rules(), key=matched, default=None)
+    return best if best is not None and matched(best) else None
+
+
+def _named(names: VariantNames, variant: int) -> _Slot:
+    label = names.label[variant]
+    function = names.function[variant]
+    return _Slot(label, "", category_of(function), names.short[variant], -1, np.nan, np.nan)
+
+
+def _traffic(source: str, slots: list[_Slot], warnings: tuple[str, ...] = ()) -> Traffic:
+    sites: dict[Site, int] = {}
+    index = [sites.setdefault(Site(s.key, s.quant, s.category, s.role), len(sites)) for s in slots]
+    return Traffic(
+        source=source,
+        sites=tuple(sites),
+        site=np.array(index, np.int64),
+        layer=np.array([s.layer for s in slots], np.int64),
+        weight_bytes=np.array([s.weight for s in slots], np.float64),
+        kv_bytes=np.array([s.kv for s in slots], np.float64),
+        warnings=warnings,
+    )
+
