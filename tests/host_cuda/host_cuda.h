@@ -63,10 +63,12 @@ inline void yield(Wait why) {
     fibers[current].wait = why;
     if (!_setjmp(fibers[current].here)) _longjmp(scheduler, 1);
 }
+// A fiber outlives its thread and serves the next block: making one costs a system call, resuming one does not.
 inline void entry() {
-    body(body_data);
-    fibers[current].wait = DONE;
-    _longjmp(scheduler, 1);
+    for (;;) {
+        body(body_data);
+        yield(DONE);
+    }
 }
 inline void resume(int i) {
     Fiber& fiber = fibers[i];
@@ -98,12 +100,13 @@ inline int run_block(int threads) {
     if (threads > MAX_THREADS || threads % 32) return 2;
     if (!stacks) stacks = (char*)aligned_alloc(64, (size_t)MAX_THREADS * STACK);
     for (int i = 0; i < threads; ++i) {
-        getcontext(&fibers[i].start);
-        fibers[i].start.uc_stack.ss_sp = stacks + (size_t)i * STACK;
-        fibers[i].start.uc_stack.ss_size = STACK;
-        fibers[i].start.uc_link = nullptr;
-        makecontext(&fibers[i].start, entry, 0);
-        fibers[i].started = false;
+        if (!fibers[i].started) {
+            getcontext(&fibers[i].start);
+            fibers[i].start.uc_stack.ss_sp = stacks + (size_t)i * STACK;
+            fibers[i].start.uc_stack.ss_size = STACK;
+            fibers[i].start.uc_link = nullptr;
+            makecontext(&fibers[i].start, entry, 0);
+        }
         fibers[i].wait = READY;
         fibers[i].shuffles = 0;
     }
@@ -118,7 +121,10 @@ inline int run_block(int threads) {
             done &= fibers[i].wait == DONE;
         }
         if (done) return 0;
-        if (!ran && !release(0, threads, AT_BLOCK)) return 1;
+        if (!ran && !release(0, threads, AT_BLOCK)) {
+            for (int i = 0; i < threads; ++i) fibers[i].started = false;  // stuck inside a kernel: abandon them
+            return 1;
+        }
     }
 }
 

@@ -67,6 +67,7 @@ def test_shuffles_and_barriers_run_in_lockstep(kernels: ctypes.CDLL) -> None:
 def test_a_barrier_that_cannot_be_met_is_an_error(kernels: ctypes.CDLL, name: str, threads: int) -> None:
     with pytest.raises(HostLaunchError, match="not all of its threads reach"):
         call(kernels, name, threads, np.zeros(64, np.int32))
+    test_shuffles_and_barriers_run_in_lockstep(kernels)  # the next launch starts clean
 
 
 @pytest.mark.parametrize("threads", [33, 2048])

@@ -1,0 +1,100 @@
+"""Runs the engine's own plans on the host build: buffers as arrays, launches in order, GEMMs in NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine import buffers
+from engine import kernels_ops as ops
+from engine.config import ModelConfig
+from engine.dispatch import Build
+from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight, decode
+from engine.prefill import Gemm, prefill
+from engine.repack import to_gpu
+from engine.rope import rope_table
+from engine.synth import host_rows
+from tests.host_cuda.launcher import aligned, launch
+
+Halves = NDArray[np.float16]
+
+
+class HostSession:
+    """A synthetic model with the buffers a GPU session has."""
+
+    def __init__(self, config: ModelConfig, build: Build, geometry: Geometry, batch: int) -> None:
+        self.config, self.build, self.geometry = config, build, geometry
+        wanted = buffers.sizes(config, geometry, batch)
+        # Unwritten memory is NaN in every float format, so that reading it shows.
+        self.buffers = {name: aligned(np.full(size, 0xFF, np.uint8)) for name, size in wanted.items()}
+        self.weights = {
+            tensor.name: aligned(
+                to_gpu(tensor.quant, host_rows(config, tensor, 0, tensor.rows), tensor.cols).reshape(-1)
+            )
+            for tensor in config.model.tensors
+        }
+        shape = config.model.shape
+        table = rope_table(shape.rope_theta, shape.head_dim, geometry.capacity)
+        self.floats("rope")[:] = table.reshape(-1)
+
+    def floats(self, name: str) -> NDArray[np.float32]:
+        """A buffer as f32."""
+        return self.buffers[name].view(np.float32)
+
+    @property
+    def state(self) -> NDArray[np.int32]:
+        """Position, token, produced."""
+        return self.buffers["state"].view(np.int32)
+
+    def _bytes(self, arg: Buf | Weight) -> NDArray[np.uint8]:
+        table = self.buffers if isinstance(arg, Buf) else self.weights
+        return table[arg.name][arg.offset :]
+
+    def _run(self, planned: PlannedLaunch) -> None:
+        def value(arg: Arg) -> object:
+            return self._bytes(arg) if isinstance(arg, Buf | Weight) else arg
+
+        launch(planned.spec, planned.shape, *map(value, planned.args), grid=planned.grid)
+
+    def _multiply(self, gemm: Gemm) -> None:
+        def halves(arg: Buf | Weight, rows: int) -> NDArray[np.float64]:
+            raw = self._bytes(arg)[: 2 * rows * gemm.cols]
+            return raw.view(np.float16).reshape(rows, gemm.cols).astype(np.float64)
+
+        product = halves(gemm.x, gemm.tokens) @ halves(gemm.weights, gemm.rows).T
+        first = gemm.out.offset // 4
+        whole = self.floats(gemm.out.name)[: gemm.tokens * gemm.stride].reshape(gemm.tokens, gemm.stride)
+        part = whole[:, first : first + gemm.rows]
+        part[:] = part + product if gemm.add else product
+
+    def step(self) -> NDArray[np.float32]:
+        """One decode step; its logits [vocab]."""
+        for planned in decode(self.config, self.build, self.geometry, 1):
+            self._run(planned)
+        return self.floats("logits").copy()
+
+    def prefill(self, tokens: list[int], start: int = 0) -> NDArray[np.float32]:
+        """One prefill pass; the last token's logits [vocab]."""
+        self.buffers["tokens"].view(np.int32)[: len(tokens)] = tokens
+        self.state[:] = (start, 0, 0)
+        for work in prefill(self.config, self.build, self.geometry, len(tokens), sample=True):
+            if isinstance(work, Gemm):
+                self._multiply(work)
+            else:
+                self._run(work)
+        return self.floats("logits").copy()
+
+    def cache(self, positions: int) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """(K, V) of every layer, [kv_heads][positions][head_dim]."""
+        s = self.config.model.shape
+
+        def half(name: str) -> NDArray[np.float64]:
+            whole = self.buffers[name].view(np.float16).reshape(s.kv_heads, -1, s.head_dim)
+            return whole[:, :positions].astype(np.float64)
+
+        return [(half(f"k.{layer}"), half(f"v.{layer}")) for layer in range(s.layers)]
+
+    def produced(self) -> list[int]:
+        """Tokens in the ring, oldest first."""
+        count = int(self.state[ops.STATE_PRODUCED])
+        return self.buffers["ring"].view(np.int32)[:count].tolist()
