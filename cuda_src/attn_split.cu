@@ -1,6 +1,7 @@
 // Decode attention over one piece of the KV range: GROUP query heads of one KV head share every K and V load.
 // HEAD_DIM/8 lanes hold a position, eight dimensions each, so one load instruction is 16 bytes a lane, coalesced.
 #include "attention.cuh"
+#include "quant.cuh"
 
 #ifndef GROUP
 #define GROUP 5  // query heads a block
@@ -18,7 +19,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS)
     attn_split(const float* q, const u16* k_cache, const u16* v_cache, const int* position, float* part_acc,
                float* part_ml, int heads, int kv_heads, int capacity, int splits, float scale) {
-    __shared__ float slot_acc[SLOTS][GROUP][HEAD_DIM];
+    __shared__ __align__(16) float slot_acc[SLOTS][GROUP][HEAD_DIM];
     __shared__ float slot_m[SLOTS][GROUP], slot_l[SLOTS][GROUP];
     const int kv_len = *position + 1, chunk = split_chunk(kv_len, splits);
     const int begin = blockIdx.y * chunk, end = min(begin + chunk, kv_len);
@@ -33,9 +34,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int g = 0; g < GROUP; ++g) {
         m[g] = NO_SCORE;
         l[g] = 0.0f;
+        query[g] = F32::octet((const u8*)q, 0, (head0 + g) * HEAD_DIM + dim);
 #pragma unroll
         for (int d = 0; d < 8; ++d) {
-            query[g].v[d] = q[(u64)(head0 + g) * HEAD_DIM + dim + d] * (scale * LOG2_E);
+            query[g].v[d] *= scale * LOG2_E;
             acc[g].v[d] = 0.0f;
         }
     }
@@ -88,8 +90,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 #pragma unroll
     for (int g = 0; g < GROUP; ++g) {
-#pragma unroll
-        for (int d = 0; d < 8; ++d) slot_acc[slot][g][dim + d] = acc[g].v[d];
+        float4* to = (float4*)&slot_acc[slot][g][dim];
+        to[0] = float4{acc[g].v[0], acc[g].v[1], acc[g].v[2], acc[g].v[3]};
+        to[1] = float4{acc[g].v[4], acc[g].v[5], acc[g].v[6], acc[g].v[7]};
         if (dim == 0) {
             slot_m[slot][g] = m[g];
             slot_l[slot][g] = l[g];
