@@ -73,7 +73,7 @@ def bench(  # noqa: PLR0917 - a parameter is an option of the command
     from engine.dispatch import load
     from engine.session import open_session
 
-    at = timing.anchor(anchor, steps or (timing.TRACED_STEPS if traced else None))
+    at = timing.anchor(anchor, timing.TRACED_STEPS if traced and steps is None else steps)
     config, chosen = resolve(model, seed), load(build)
     with open_session(config, chosen, capacity or at.capacity, gpu) as session:
         found = timing.traced(session, at) if traced else timing.measure(session, at, windows)

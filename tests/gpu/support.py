@@ -94,7 +94,7 @@ class Bench:
         self.on = on
 
     def run(self, spec: KernelSpec, shape: Shape, *args: Any) -> None:
-        """Launch on the kernel's own grid; arrays travel both ways, as the host launcher of the tests does."""
+        """Launch on the kernel's own grid; arrays travel both ways."""
         with ExitStack() as stack:
             kernel = stack.enter_context(module.load([spec], self.gpu.arch))[module.key(spec)]
             values, arrays = [], []
@@ -106,10 +106,9 @@ class Bench:
                     values.append(ctypes.c_void_p(address))
                 else:
                     values.append(_C_TYPES[kind](arg))
-            packed = driver.Arguments(values)
-            driver.launch(
-                kernel, spec.grid(shape), spec.block(shape), packed, on=self.on, smem=spec.shared_bytes
-            )
+            packed, smem = driver.Arguments(values), spec.shared_bytes
+            grid, block = spec.grid(shape), spec.block(shape)
+            driver.launch(kernel, grid, block, packed, on=self.on, smem=smem)
             for array, address in arrays:
                 driver.download(array, address, self.on)
             driver.synchronize(self.on)

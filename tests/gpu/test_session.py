@@ -122,9 +122,7 @@ def test_two_sessions_give_the_same_bytes(kernel: str) -> None:
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(
-    "config", [small(arch="llama"), small(head_dim=128, heads=10)], ids=["llama", "wide"]
-)
+@pytest.mark.parametrize("config", [small(arch="llama"), small(head_dim=128, heads=10)], ids=["llama", "wide"])
 def test_other_shapes_are_the_reference_too(config: ModelConfig) -> None:
     with open_session(config, dispatch.load("reference"), 256) as session:
         logits = decode_at(session, 100)

@@ -1,0 +1,162 @@
+"""Decode and prefill plans: what is launched, what it moves, and that no unit is skipped or repeated."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from attrib.manifest import DeviceInfo, dump, load
+from attrib.models import LAYER_ROLES, shapes
+from engine import buffers, dispatch, plan
+from engine.config import ModelConfig, synthetic
+from engine.errors import ModelError, PlanError
+from engine.prefill import BATCH, Gemm, prefill
+
+# rows of 896 take q5_0; the 70B class stores attn_v as q5_K
+UNREADABLE = {"qwen2.5-0.5b": "q5_0", "llama-3.1-70b": "q5_K", "qwen2.5-72b": "q5_K"}
+H200 = DeviceInfo("NVIDIA H200", 132, 4.814e12, 2048, "9.0")
+
+
+@pytest.fixture(scope="module")
+def reference() -> dispatch.Build:
+    return dispatch.load("reference")
+
+
+def planned(config: ModelConfig, build: dispatch.Build, kv_len: int = 100) -> tuple[plan.PlannedLaunch, ...]:
+    return plan.decode(config, build, plan.geometry(config, 4096, 132), kv_len)
+
+
+@pytest.mark.parametrize("name", sorted(shapes()))
+def test_every_built_in_model_is_planned_whole_or_refused_by_type(
+    name: str, reference: dispatch.Build
+) -> None:
+    if name in UNREADABLE:
+        with pytest.raises(ModelError, match=f"has type {UNREADABLE[name]}; the engine has kernels for"):
+            synthetic(name)
+        return
+    config = synthetic(name)
+    launches = planned(config, reference)
+    assert all(launch.units == launch.units_covered > 0 for launch in launches)
+    sites = Counter(launch.site.partition("/")[0] for launch in launches)
+    assert all(sites[role] == config.model.shape.layers for role in LAYER_ROLES)
+    weights = sum(launch.spec.traffic(launch.shape).weight_bytes for launch in launches)
+    assert config.model.step_bytes() < weights < 1.07 * config.model.step_bytes()
+
+
+def test_an_unbounded_prefetch_gate_is_refused_with_the_missing_units(reference: dispatch.Build) -> None:
+    rules = tuple(
+        replace(rule, cols=(8193, 1_048_576)) if rule.kernel == "mmvq_v2_pf" else rule
+        for rule in reference.rules
+        if not (rule.kernel == "mmvq_v2" and rule.cols[0] == 16385)
+    )
+    unbounded = replace(reference, name="unbounded", rules=rules)
+    planned(synthetic("14b"), unbounded)
+    with pytest.raises(
+        PlanError, match=r"mmvq_v2_pf.* on blk\.0\.ffn_down.*3584 × 18944.*80 of 592 never computed"
+    ):
+        planned(synthetic("7b"), unbounded)
+
+
+def test_14b_step_by_hand(reference: dispatch.Build) -> None:
+    config = synthetic("14b")
+    launches = planned(config, reference)
+    sites = Counter(launch.site for launch in launches)
+    assert sites["rms_norm"] == 97
+    assert sites["attn_v/q6_K"] == sites["ffn_down/q6_K"] == 24
+    assert sites["output/q6_K"] == sites["advance"] == sites["argmax"] == 1
+    made = plan.manifest(config, reference, H200, "14b:tg128", launches)
+    nodes = made.graph().nodes
+    v = next(node for node in nodes if node.site == "attn_v/q6_K")
+    assert (v.kernel, v.grid, v.block) == ("matvec_padded_f32_q6_K", (256, 1, 1), (64, 1, 1))
+    assert v.weight_bytes == 1024 * 20 * 224 == 4_587_520
+    assert v.units == v.units_covered == 1024 * 160
+    split = next(node for node in nodes if node.site == "attn_split")
+    assert split.kv_bytes == 2 * 2 * 8 * 128 * 100
+    down = next(node for node in nodes if node.site == "ffn_down/q4_K")
+    assert (down.kernel, down.grid) == ("mmvq_v2_pf_q4_K", (5120, 1, 1))
+    assert [node.i for node in nodes] == list(range(len(launches)))
+
+
+def test_a_manifest_survives_its_file(tmp_path: Path, reference: dispatch.Build) -> None:
+    config = synthetic("7b")
+    made = plan.manifest(config, reference, H200, "7b:tg128", planned(config, reference))
+    dump(made, tmp_path / "manifest.json")
+    assert load(tmp_path / "manifest.json") == made
+
+
+def test_kv_bytes_follow_the_position_and_nothing_else_does(reference: dispatch.Build) -> None:
+    config = synthetic("7b")
+    short, long = (
+        plan.manifest(config, reference, H200, "x", planned(config, reference, kv)).graph().nodes
+        for kv in (64, 1641)
+    )
+    for a, b in zip(short, long, strict=True):
+        assert (a.site, a.grid, a.block, a.weight_bytes) == (b.site, b.grid, b.block, b.weight_bytes)
+        if a.site == "attn_split":
+            assert b.kv_bytes * 64 == a.kv_bytes * 1641
+
+
+def test_arguments_name_buffers_and_tensors_that_exist(reference: dispatch.Build) -> None:
+    config = synthetic("llama-3.1-8b")
+    geo = plan.geometry(config, 4096, 132)
+    work = [*planned(config, reference), *prefill(config, reference, geo, 77, sample=True)]
+    sizes = buffers.sizes(config, geo, BATCH)
+    tensors = {tensor.name for tensor in config.model.tensors}
+    for item in work:
+        args = (item.weights, item.x, item.out) if isinstance(item, Gemm) else item.args
+        for arg in args:
+            if isinstance(arg, plan.Buf):
+                assert arg.offset < sizes[arg.name]
+            elif isinstance(arg, plan.Weight):
+                assert arg.name in tensors
+        if isinstance(item, plan.PlannedLaunch):
+            assert len(item.args) == len(item.spec.params)
+            assert item.output.offset + item.output_bytes <= sizes[item.output.name]
+
+
+def test_prefill_multiplies_every_row_of_every_matrix_once(reference: dispatch.Build) -> None:
+    config = synthetic("14b")
+    work = prefill(config, reference, plan.geometry(config, 4096, 132), 512, sample=False)
+    rows: Counter[tuple[int | None, str]] = Counter()
+    for item in work:
+        if isinstance(item, Gemm):
+            role = item.site.partition("/")[0]
+            assert item.out.offset == 4 * rows[item.layer, role]
+            assert 2 * item.rows * item.cols <= buffers.TILE_BYTES
+            assert item.add == (role in ("attn_output", "ffn_down"))
+            rows[item.layer, role] += item.rows
+    shape = config.model.shape
+    assert rows == {(i, role): shape.matrix(role)[0] for i in range(48) for role in LAYER_ROLES}
+
+
+@pytest.mark.parametrize("tokens", [0, 513])
+def test_a_prefill_pass_has_its_limits(tokens: int, reference: dispatch.Build) -> None:
+    config = synthetic("7b")
+    with pytest.raises(PlanError, match=f"takes 1 to 512 tokens, not {tokens}"):
+        prefill(config, reference, plan.geometry(config, 4096, 132), tokens, sample=True)
+
+
+def test_a_position_outside_the_cache_is_refused(reference: dispatch.Build) -> None:
+    config = synthetic("7b")
+    with pytest.raises(PlanError, match="KV length 4097 is not between 1 and the capacity 4096"):
+        planned(config, reference, 4097)
+    with pytest.raises(PlanError, match="capacity of 0"):
+        plan.geometry(config, 0, 132)
+
+
+def test_a_32k_cache_of_14b_is_planned_and_sized_by_hand(reference: dispatch.Build) -> None:
+    config = synthetic("14b")
+    geo = plan.geometry(config, 32768, 132)
+    assert geo.splits == 64
+    plan.decode(config, reference, geo, 32768)
+    sizes = buffers.sizes(config, geo, BATCH)
+    assert sum(n for name, n in sizes.items() if name[:2] in ("k.", "v.")) == 48 * 2 * 2 * 8 * 128 * 32768
+    offsets, total = buffers.layout(sizes)
+    ends = sorted((offsets[name], offsets[name] + n) for name, n in sizes.items())
+    assert all(a_end <= b for (_, a_end), (b, _) in pairwise(ends))
+    assert ends[-1][1] <= total
+    assert all(offset % 256 == 0 for offset in offsets.values())
