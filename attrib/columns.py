@@ -1,10 +1,11 @@
 """The kernel table of an nsys SQLite export as narrow numpy columns.
 
-An export can hold millions of launches, so this is the one table that gets a reader of its own. Two fill the
-same arrays: DuckDB over its SQLite scanner (fast, optional) and the standard sqlite3 module.
+An export can hold millions of launches, so this is the one table that gets readers of its own. Two fill the
+same arrays: `columns_pages` decodes the pages of the file with numpy, and `columns_sqlite` asks the sqlite3 module,
+which reads whatever the first does not take.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attrib import columns_pages, columns_sqlite
 from attrib.columns_encode import TupleEncoder
-from attrib.columns_sqlite import read_chunks as sqlite_chunks
-from attrib.errors import SchemaError
+from attrib.errors import RefusedError, SchemaError
+from attrib.schema import KERNEL
 
-TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 REQUIRED = ("start", "end", "shortName")
 VARIANT = ("demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 COLUMNS = ("start", "end", "deviceId", "globalPid", "streamId", "correlationId", "graphNodeId", *VARIANT)
-READERS = ("auto", "duckdb", "sqlite")
-
-Chunk = Mapping[str, NDArray[np.int64]]
-ChunkReader = Callable[[Path, tuple[str, ...]], Iterator[Chunk]]
+READERS = ("auto", "pages", "sqlite")
+NARROW = {"device": np.int32, "process": np.int32, "stream": np.int32, "variant": np.int32}
 
 
 @dataclass(frozen=True)
@@ -68,81 +67,88 @@ class KernelColumns:
 def read_kernels(path: Path, present: frozenset[str], reader: str = "auto") -> KernelColumns:
     """Read the kernel table of the export at `path`.
 
-    `present` names the columns the table has; columns an export lacks read as -1. `reader` is "auto", "duckdb"
-    or "sqlite"; the arrays are the same whichever reads. Raises SchemaError for a missing column without which
-    nothing can be attributed and for a value that is no 64-bit integer, naming its table, column and row.
+    `present` names the columns the table has; a column the export lacks reads as -1. `reader` is "auto" (pages where
+    it can), "pages" or "sqlite"; the arrays are the same whichever reads. Raises SchemaError for a missing column
+    without which nothing can be attributed and for a value that is no integer, naming table, column and row,
+    and RefusedError when "pages" is asked for a table that only SQLite can read.
     """
-    missing = [name for name in REQUIRED if name not in present]
-    if missing:
-        raise SchemaError(
-            f"{path}: table {TABLE} has no column {missing[0]}; export the report again with `nsys export`."
-        )
     if reader not in READERS:
-        raise ValueError(f"unknown reader {reader!r}; one of {', '.join(READERS)}")
+        raise RefusedError(f"there is no reader {reader!r}; choose one of {', '.join(READERS)}.")
+    for name in REQUIRED:
+        if name not in present:
+            raise SchemaError(f"{path}: table {KERNEL} has no column {name}; export the report again.")
     names = tuple(name for name in COLUMNS if name in present)
-    return _assemble(path, sqlite_chunks(path, names))
+    if reader != "sqlite":
+        table = _Table(path)
+        try:
+            return table.assembled(columns_pages.read_chunks(path, names, REQUIRED, table.narrow))
+        except columns_pages.UnsupportedLayoutError as reason:
+            if reader == "pages":
+                raise RefusedError(f"{path}: the pages reader met {reason}; use the sqlite reader.") from reason
+    table = _Table(path)
+    return table.assembled(map(table.narrow, columns_sqlite.read_chunks(path, names, REQUIRED)))
 
 
-def _assemble(path: Path, chunks: Iterator[Chunk]) -> KernelColumns:
-    variants = TupleEncoder(len(VARIANT))
-    processes = TupleEncoder(1)
-    parts: dict[str, list[NDArray[Any]]] = {
-        name: [] for name in ("start", "end", "device", "process", "stream", "correlation", "node", "variant")
-    }
-    for chunk in chunks:
+class _Table:
+    """The kernel table while it is read: rows lose everything that repeats as soon as they arrive."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._variants = TupleEncoder(len(VARIANT))
+        self._processes = TupleEncoder(1)
+
+    def narrow(self, chunk: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
+        """The arrays of KernelColumns for one chunk of rows, codes not yet ranked. Any thread may call it."""
         absent = np.full(len(chunk["start"]), -1, np.int64)
         node = chunk.get("graphNodeId", absent)
-        parts["start"].append(chunk["start"])
-        parts["end"].append(chunk["end"])
-        parts["device"].append(_narrow(path, "deviceId", chunk.get("deviceId", absent)))
-        parts["process"].append(processes.encode([chunk.get("globalPid", absent)]))
-        parts["stream"].append(_narrow(path, "streamId", chunk.get("streamId", absent)))
-        parts["correlation"].append(chunk.get("correlationId", absent))
-        parts["node"].append(np.where(node == 0, -1, node))
-        parts["variant"].append(variants.encode([chunk.get(name, absent) for name in VARIANT]))
-    order = _order(_joined(parts["start"], np.int64), _joined(parts["end"], np.int64))
-    columns = {}
-    for name in list(parts):
-        narrow = name in ("device", "process", "stream", "variant")
-        column = _joined(parts.pop(name), np.int32 if narrow else np.int64)
-        columns[name] = column if order is None else column[order]
-    variant_rank, variant_table = variants.ranked()
-    process_rank, process_table = processes.ranked()
-    return KernelColumns(
-        start=columns["start"],
-        end=columns["end"],
-        device=columns["device"],
-        process=process_rank[columns["process"]],
-        stream=columns["stream"],
-        correlation=columns["correlation"],
-        node=columns["node"],
-        variant=variant_rank[columns["variant"]],
-        processes=process_table[:, 0] if len(process_table) else np.array([-1], np.int64),
-        variants=Variants(
-            demangled=variant_table[:, 0],
-            short=variant_table[:, 1],
-            grid=variant_table[:, 2:5],
-            block=variant_table[:, 5:8],
-        ),
-    )
+        return {
+            "start": chunk["start"],
+            "end": chunk["end"],
+            "device": self._int32("deviceId", chunk.get("deviceId", absent)),
+            "process": self._processes.encode([chunk.get("globalPid", absent)]),
+            "stream": self._int32("streamId", chunk.get("streamId", absent)),
+            "correlation": chunk.get("correlationId", absent),
+            "node": np.where(node == 0, -1, node),
+            "variant": self._variants.encode([chunk.get(name, absent) for name in VARIANT]),
+        }
 
+    def assembled(self, chunks: Iterable[dict[str, NDArray[Any]]]) -> KernelColumns:
+        parts = list(chunks)
+        columns: dict[str, NDArray[Any]] = {}
+        for name in ("start", "end", "device", "process", "stream", "correlation", "node", "variant"):
+            # Column by column, so that no more than one exists twice.
+            pieces = [part.pop(name) for part in parts]
+            columns[name] = np.concatenate(pieces) if pieces else np.empty(0, NARROW.get(name, np.int64))
+        for name, encoder in (("process", self._processes), ("variant", self._variants)):
+            columns[name] = encoder.ranked()[0][columns[name]]
+        order = _order(columns["start"], columns["end"])
+        if order is not None:
+            for name, column in columns.items():
+                columns[name] = column[order]
+        variants = self._variants.ranked()[1]
+        processes = self._processes.ranked()[1][:, 0]
+        return KernelColumns(
+            **columns,
+            processes=processes if len(processes) else np.array([-1], np.int64),
+            variants=Variants(
+                demangled=variants[:, 0], short=variants[:, 1], grid=variants[:, 2:5], block=variants[:, 5:8]
+            ),
+        )
 
-def _joined(parts: list[NDArray[Any]], dtype: type[np.signedinteger[Any]]) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
+    def _int32(self, name: str, column: NDArray[np.int64]) -> NDArray[np.int32]:
+        narrow = column.astype(np.int32)
+        wrong = narrow != column
+        if wrong.any():
+            raise SchemaError(
+                f"{self._path}: table {KERNEL}, column {name} holds {column[wrong][0]}, which is no "
+                "32-bit id; the file is damaged, export the report again."
+            )
+        return narrow
 
 
 def _order(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """The stable permutation that sorts by (start, end), or None where the rows are sorted already."""
-    later = start[1:] > start[:-1]
-    tied = (start[1:] == start[:-1]) & (end[1:] >= end[:-1])
-    if bool(np.all(later | tied)):
+    """The stable permutation that sorts by (start, end); None for sorted rows, which is how nsys writes."""
+    before, after = start[:-1], start[1:]
+    if bool(((after > before) | ((after == before) & (end[1:] >= end[:-1]))).all()):
         return None
     return np.lexsort((end, start))
-
-
-def _narrow(path: Path, name: str, column: NDArray[np.int64]) -> NDArray[np.int32]:
-    narrow = column.astype(np.int32)
-    if not np.array_equal(narrow, column):
-        bad = int(column[np.flatnonzero(narrow != column)[0]])
-        raise SchemaError(f"{path}: table {TABLE}, column {name} holds {bad}, which is no 32-bit id.")
-    return narrow

@@ -1,69 +1,99 @@
-"""Dictionary encoding of integer tuples that arrive in chunks."""
+"""Dictionary encoding of integer tuples that arrive in chunks, from several threads."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
+Columns = Sequence[NDArray[np.int64]]
+
 
 class TupleEncoder:
-    """Gives each distinct row of a few integer columns a code, in order of first appearance.
+    """Gives each distinct row of a few integer columns a code that never changes afterwards.
 
     Rows are looked up by a 64-bit multiplicative hash and then compared column by column, so a hash collision
-    costs time, never a wrong code: colliding dictionaries are rehashed with other multipliers.
+    costs time, never a wrong code: a colliding dictionary is hashed again with other multipliers. Which code a
+    row gets depends on the order of arrival; `ranked` does not.
     """
 
     def __init__(self, width: int) -> None:
-        self._width = width
         self._rng = np.random.default_rng(0)
-        self._table = np.empty((0, width), np.int64)
-        self._rehash()
+        self._lock = Lock()
+        self._dictionary = self._hashed(np.empty((0, width), np.int64))
 
-    def encode(self, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int32]:
-        """(rows,) codes of the rows of `columns`, `width` arrays of shape (rows,)."""
-        codes, known = self._lookup(columns)
-        if not known.all():
-            new = ~known
-            rows = np.stack([column[new] for column in columns], axis=1)
-            self._add(rows)
-            codes, _ = self._lookup(columns)
+    @property
+    def tuples(self) -> NDArray[np.int64]:
+        """(codes, width) the tuple of each code."""
+        return self._dictionary.tuples
+
+    def encode(self, columns: Columns) -> NDArray[np.int32]:
+        """(rows,) codes of the rows of `columns`, which are `width` arrays of shape (rows,)."""
+        codes, known = self._dictionary.find(columns)
+        while not known.all():
+            self._add([column[~known] for column in columns])
+            codes, known = self._dictionary.find(columns)
         return codes
 
+    def _add(self, columns: Columns) -> None:
+        """Add rows of `columns`: one of each hash, which is all of them unless two collide."""
+        with self._lock:
+            dictionary = self._dictionary
+            _, first = np.unique(_hash(columns, dictionary.multipliers), return_index=True)
+            rows = [column[first] for column in columns]
+            # Another thread may have added some of them meanwhile.
+            new = ~dictionary.find(rows)[1]
+            tuples = np.concatenate([dictionary.tuples, np.stack(rows, axis=1)[new]])
+            self._dictionary = self._hashed(tuples)
+
     def ranked(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """(n,) rank of each code in ascending tuple order, and the (n, width) tuples in that order."""
-        order = np.lexsort(self._table.T[::-1])
+        """(codes,) rank of each code in ascending tuple order, and the (codes, width) tuples so ordered."""
+        order = np.lexsort(self.tuples.T[::-1])
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order), dtype=np.int32)
-        return rank, self._table[order]
+        return rank, self.tuples[order]
 
-    def _add(self, rows: NDArray[np.int64]) -> None:
-        distinct, first = np.unique(rows, axis=0, return_index=True)
-        self._table = np.concatenate([self._table, distinct[np.argsort(first)]])
-        self._rehash()
-
-    def _rehash(self) -> None:
+    def _hashed(self, tuples: NDArray[np.int64]) -> _Dictionary:
         while True:
-            self._multipliers = self._rng.integers(0, 2**63, self._width, np.uint64) * np.uint64(
-                2
-            ) + np.uint64(1)
-            hashes = self._hash(list(self._table.T))
-            self._slots = np.argsort(hashes).astype(np.int32)
-            self._hashes = hashes[self._slots]
-            if len(hashes) < 2 or bool((self._hashes[1:] != self._hashes[:-1]).all()):
-                return
+            # Odd, so that two tuples that differ in one column only never collide.
+            multipliers = self._rng.integers(0, 2**64, tuples.shape[1], np.uint64) | np.uint64(1)
+            hashes = _hash(list(tuples.T), multipliers)
+            slots = np.argsort(hashes)
+            hashes = hashes[slots]
+            if bool((hashes[1:] != hashes[:-1]).all()):
+                return _Dictionary(tuples, multipliers, hashes, slots)
 
-    def _hash(self, columns: Sequence[NDArray[np.int64]]) -> NDArray[np.uint64]:
-        total = np.zeros(len(columns[0]), np.uint64)
-        for column, multiplier in zip(columns, self._multipliers, strict=True):
-            total += column.view(np.uint64) * multiplier
-        return total
 
-    def _lookup(self, columns: Sequence[NDArray[np.int64]]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        if not len(self._table):
-            return np.zeros(len(columns[0]), np.int32), np.zeros(len(columns[0]), np.bool_)
-        position = np.searchsorted(self._hashes, self._hash(columns))
-        codes = self._slots[np.minimum(position, len(self._slots) - 1)]
-        known = np.ones(len(codes), np.bool_)
-        for column, values in zip(columns, self._table.T, strict=True):
-            known &= values[codes] == column
-        return codes, known
+@dataclass(frozen=True)
+class _Dictionary:
+    """Never changed once made: a thread may look up in one while another thread makes the next."""
+
+    tuples: NDArray[np.int64]
+    multipliers: NDArray[np.uint64]
+    hashes: NDArray[np.uint64]
+    """ascending"""
+    slots: NDArray[np.intp]
+    """code of each of `hashes`"""
+
+    def find(self, columns: Columns) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """(rows,) codes, and whether each row is in the dictionary; one that is not has no meaningful code."""
+        rows = len(columns[0])
+        if not len(self.tuples):
+            return np.zeros(rows, np.int32), np.zeros(rows, np.bool_)
+        position = np.searchsorted(self.hashes, _hash(columns, self.multipliers))
+        codes = self.slots.take(position, mode="clip")
+        known = np.ones(rows, np.bool_)
+        for column, values in zip(columns, self.tuples.T, strict=True):
+            # Codes are in range; "clip" is what spares take a second pass that checks it.
+            known &= values.take(codes, mode="clip") == column
+        return codes.astype(np.int32), known
+
+
+def _hash(columns: Columns, multipliers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    total: NDArray[np.uint64] = columns[0].view(np.uint64) * multipliers[0]
+    for column, multiplier in zip(columns[1:], multipliers[1:], strict=True):
+        total += column.view(np.uint64) * multiplier
+    return total

@@ -11,10 +11,10 @@ HEADER_BYTES = 20
 def readonly_uri(path: Path) -> str:
     """The SQLite URI that reads `path` and neither changes it nor leaves a file beside it.
 
-    A database in WAL mode (read version 2 in byte 19 of the header, https://www.sqlite.org/fileformat.html 1.3.3)
-    makes even a read-only connection create `-shm` and `-wal` files. Such a file is opened `immutable=1`, which
-    uses neither and takes no lock; that is right only while the database file is complete by itself. Raises
-    RefusedError for a `-wal` with content and for a rollback journal that a stopped writer left to be replayed.
+    A database in WAL mode (read version 2 in byte 19 of the header, https://www.sqlite.org/fileformat.html
+    section 1.3.3) makes even a read-only connection create `-shm` and `-wal` files. Such a file is opened
+    `immutable=1`, which uses neither and takes no lock; that is right only while the database file is complete
+    by itself. Raises RefusedError for a `-wal` with content and for a rollback journal a stopped writer left.
     """
     journal = path.with_name(path.name + "-journal")
     if _header(journal)[:1].strip(b"\0"):

@@ -2,7 +2,7 @@
 
 import sqlite3
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from itertools import chain
 from pathlib import Path
@@ -12,41 +12,46 @@ from numpy.typing import NDArray
 
 from attrib.columns_open import readonly_uri
 from attrib.errors import SchemaError
+from attrib.schema import KERNEL
 
-TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 CHUNK_ROWS = 1 << 16
 
 
-def read_chunks(path: Path, names: tuple[str, ...]) -> Iterator[dict[str, NDArray[np.int64]]]:
-    """Columns `names` of the kernel table in rowid order, -1 where NULL, as chunks of (rows,) arrays."""
-    picked = ", ".join(
-        f'"{name}"' if name in ("start", "end", "shortName") else f'IFNULL("{name}", -1)' for name in names
-    )
+def read_chunks(
+    path: Path, names: tuple[str, ...], required: Collection[str]
+) -> Iterator[dict[str, NDArray[np.int64]]]:
+    """Columns `names` of the kernel table in rowid order, as chunks of (rows,) arrays; NULL reads as -1.
+
+    Raises SchemaError for a value that is no integer, for NULL in a `required` column and for a damaged file.
+    """
+    picked = ", ".join(f'"{name}"' if name in required else f'IFNULL("{name}", -1)' for name in names)
     with closing(sqlite3.connect(readonly_uri(path), uri=True)) as connection:
         connection.execute("PRAGMA query_only = 1")
         try:
-            cursor = connection.execute(f"SELECT {picked} FROM {TABLE}")
+            cursor = connection.execute(f"SELECT {picked} FROM {KERNEL}")
             while rows := cursor.fetchmany(CHUNK_ROWS):
                 try:
                     # array('q') takes integers only, where numpy would parse text and truncate reals.
                     flat = array("q", chain.from_iterable(rows))
                 except TypeError:
-                    raise _bad_value(connection, path, names) from None
+                    raise _bad_value(connection, path, names, required) from None
                 table = np.frombuffer(flat, np.int64).reshape(len(rows), len(names))
                 yield {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
         except sqlite3.Error as error:
-            raise SchemaError(f"{path}: cannot read table {TABLE}: {error}.") from error
+            raise SchemaError(f"{path}: cannot read table {KERNEL}: {error}.") from error
 
 
-def _bad_value(connection: sqlite3.Connection, path: Path, names: tuple[str, ...]) -> SchemaError:
+def _bad_value(
+    connection: sqlite3.Connection, path: Path, names: tuple[str, ...], required: Collection[str]
+) -> SchemaError:
     for name in names:
-        allowed = "'integer'" if name in ("start", "end", "shortName") else "'integer', 'null'"
+        allowed = "'integer'" if name in required else "'integer', 'null'"
         found = connection.execute(
-            f'SELECT rowid, typeof("{name}") FROM {TABLE} WHERE typeof("{name}") NOT IN ({allowed}) LIMIT 1'
+            f'SELECT rowid, typeof("{name}") FROM {KERNEL} WHERE typeof("{name}") NOT IN ({allowed}) LIMIT 1'
         ).fetchone()
         if found:
             return SchemaError(
-                f"{path}: table {TABLE}, column {name}, row {found[0]} holds a {found[1]} value "
-                "where nsys writes an integer; the export is damaged, export the report again."
+                f"{path}: table {KERNEL}, column {name}, row {found[0]} holds a {found[1]} value "
+                "where nsys writes an integer; the file is damaged, export the report again."
             )
-    return SchemaError(f"{path}: table {TABLE} changed while it was read; copy the file and read the copy.")
+    return SchemaError(f"{path}: table {KERNEL} changed while it was read; read a copy of the file.")
