@@ -1,12 +1,12 @@
 """attrib: which matrices of an LLM decode step stream below the rate the device can reach, and what it costs.
 
-    import attrib
+import attrib
 
-    trace = attrib.open("trace.sqlite")
-    census = attrib.census(trace, model="qwen2.5-14b:q4_k_m")
-    census.to_pandas()
-    attrib.stragglers(census).plot("stragglers.png")
-    attrib.anatomy(trace, model="qwen2.5-14b:q4_k_m").to_json()
+trace = attrib.open("trace.sqlite")
+census = attrib.census(trace, model="qwen2.5-14b:q4_k_m")
+census.to_pandas()
+attrib.stragglers(census).plot("stragglers.png")
+attrib.anatomy(trace, model="qwen2.5-14b:q4_k_m").to_json()
 """
 
 import sys
@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attrib.api import anatomy, census, open, stragglers  # noqa: A004 - reads as attrib.open
+    from attrib.api import anatomy, census, open, stragglers
 
 __all__ = ["anatomy", "census", "open", "stragglers"]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from attrib.attribution import Attribution
 from attrib.categories import IDLE, order
-from attrib.jsonout import clean
+from attrib.jsonout import document
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ class Anatomy:
 
     def to_json(self) -> dict[str, Any]:
         """Categories with shares in percent; unknown values are null."""
-        return clean(
+        return document(
             {
                 "schema": SCHEMA,
                 "device": {"name": self.device},

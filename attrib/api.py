@@ -21,7 +21,7 @@ from attrib.trace import Trace, open_trace
 TraceLike = Trace | str | Path
 
 
-def open(path: str | Path, reader: str = "auto") -> Trace:  # noqa: A001 - reads as attrib.open(path)
+def open(path: str | Path, reader: str = "auto") -> Trace:
     """Open an nsys SQLite export read-only; `.sqlite.xz` is unpacked to a temporary file first.
 
     `reader` is auto, duckdb or sqlite: which library reads the kernel table. Raises SchemaError.
@@ -35,9 +35,7 @@ def attribution(trace: TraceLike, **options: Any) -> Attribution:
     return attribute(opened, Options(**options))
 
 
-def census(
-    trace: TraceLike | Attribution, rate_class: str | None = None, by: str = "site", **options: Any
-) -> Census:
+def census(trace: TraceLike | Attribution, rate_class: str | None = None, by: str = "site", **options: Any) -> Census:
     """Effective GB/s of every site.
 
     `rate_class` is `LO:HI` in GB/s, table, measured or fit; `by` is site, kernel or layer. Options: `model`
@@ -47,9 +45,7 @@ def census(
     return take_census(_attributed(trace, options), rate_class, by)
 
 
-def stragglers(
-    source: Census | TraceLike | Attribution, rate_class: str | None = None, **options: Any
-) -> Stragglers:
+def stragglers(source: Census | TraceLike | Attribution, rate_class: str | None = None, **options: Any) -> Stragglers:
     """Sites under the class by recoverable ms/step, from a census or from a trace with census options."""
     taken = source if isinstance(source, Census) else census(source, rate_class, **options)
     return rank(taken)

@@ -32,6 +32,9 @@ class Options:
     graph: int | None = None
     device: int | None = None
     steps: str = "auto"
+    anchor: str = ""
+    """label of the run, for titles: `14b:@3254`; a manifest brings its own"""
+    build: str = ""
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,13 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
     steps = find_steps(trace, options.nvtx, options.graph, options.device, options.steps)
     kernels = trace.kernels
     closed = ledger.close(kernels.start[steps.rows], kernels.end[steps.rows])
-    model = build = anchor = ""
+    model, build, anchor = "", options.build, options.anchor
     if options.manifest is not None:
         manifest = options.manifest if isinstance(options.manifest, Manifest) else load_manifest(options.manifest)
         found = traffic.from_manifest(trace, steps, manifest)
-        model, build, anchor = manifest.model.name, f"{manifest.build.name} {manifest.build.hash[:8]}", manifest.anchor
+        model = manifest.model.name
+        build = build or f"{manifest.build.name} {manifest.build.hash[:8]}"
+        anchor = anchor or manifest.anchor
     elif options.model is not None:
         shape = load_model(options.model)
         chosen = rules.load(options.rules) if options.rules is not None else None

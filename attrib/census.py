@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from attrib.attribution import Attribution
 from attrib.device import GIGA, Roofline
 from attrib.errors import RefusedError
-from attrib.jsonout import clean
+from attrib.jsonout import document
 from attrib.roofline import RateClass, choose
 from attrib.traffic import STREAMING
 
@@ -98,7 +98,7 @@ class Census:
             )
             rate = {"source": self.rate_class.source, **limits}
         layers = np.array(self.layer_rates or (np.nan,)) / GIGA
-        document = {
+        fields = {
             "schema": SCHEMA,
             "device": {"name": self.device, "peak_gbps": self.peak / GIGA},
             "model": self.model or None,
@@ -117,7 +117,11 @@ class Census:
                 "between_steps_ms": self.between * 1e3,
             },
             "ledger": {"closure_ns": self.closure_ns},
-            "matched": {"time_pct": self.matched_share * 100, "bytes": self.step_bytes, "source": self.traffic_source},
+            "matched": {
+                "time_pct": self.matched_share * 100,
+                "bytes": self.step_bytes,
+                "source": self.traffic_source,
+            },
             "rates": {
                 "step_gbps": self.step_rate / GIGA,
                 "step_impossible": self.impossible_step,
@@ -129,7 +133,7 @@ class Census:
             "sites": [self._row_json(row) for row in self.rows],
             "warnings": list(self.warnings),
         }
-        return clean(document)
+        return document(fields)
 
     def _row_json(self, row: SiteRow) -> dict[str, Any]:
         return {
@@ -228,7 +232,8 @@ def _grouping(attribution: Attribution, by: str) -> tuple[list[tuple[str, str, s
     first = attribution.trace.kernels.variant[attribution.steps.rows[0]]
 
     def of_kernel(p: int) -> str:
-        grid = "×".join(str(int(g)) for g in variants.grid[first[p]])
+        x, y, z = (int(g) for g in variants.grid[first[p]])
+        grid = f"{x}×{y}×{z}" if z != 1 else f"{x}×{y}" if y != 1 else str(x)
         return f"{names.label[first[p]]} [{grid}]"
 
     def of_layer(p: int) -> str:
@@ -288,9 +293,7 @@ class _Sums:
         return points
 
 
-def _row(
-    attribution: Attribution, sums: _Sums, i: int, key: tuple[str, str, str], chosen: RateClass | None
-) -> SiteRow:
+def _row(attribution: Attribution, sums: _Sums, i: int, key: tuple[str, str, str], chosen: RateClass | None) -> SiteRow:
     mine = sums.group == i
     number = int(sums.launches[i])
     weight = sums.weight[mine]

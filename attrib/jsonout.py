@@ -6,6 +6,11 @@ import math
 from typing import Any
 
 
+def document(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of one JSON object, cleaned."""
+    return {str(key): clean(item) for key, item in fields.items()}
+
+
 def clean(value: Any) -> Any:
     """The value with every non-finite number replaced by None and numpy scalars unwrapped."""
     if isinstance(value, dict):

@@ -44,7 +44,7 @@ def split(demangled: str) -> tuple[str, str, str]:
                 continue
             end = _matching(text, i)
             return _last_word("".join(name)), arguments, text[i + 1 : end]
-        if char == ":" or char == " ":
+        if char in ": ":
             arguments = ""
         name.append(char)
         i += 1

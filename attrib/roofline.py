@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,7 @@ class RateClass:
 
     def expected(self, nbytes: float) -> float:
         """Rate at the middle of the band for a matrix of this size."""
-        return float(nbytes / self.seconds(np.float64(nbytes)))
+        return float(nbytes / self.seconds(np.array([nbytes]))[0])
 
     def band(self, nbytes: float) -> tuple[float, float]:
         """(lo, hi) for a matrix of this size; a rate under lo makes a straggler."""
@@ -93,7 +94,8 @@ def parse_band(text: str) -> Band:
         lo, hi = 0.0, 0.0
     if not 0 < lo <= hi:
         raise RefusedError(
-            f"class {text!r} is not LO:HI in GB/s with 0 < LO <= HI, for example 220:225, nor one of {', '.join(KEYWORDS)}"
+            f"class {text!r} is not LO:HI in GB/s with 0 < LO <= HI, for example 220:225, "
+            f"nor one of {', '.join(KEYWORDS)}"
         )
     return Band(lo * GIGA, hi * GIGA)
 
@@ -113,7 +115,7 @@ def fit(points: Sequence[tuple[float, float, int]]) -> Roofline | None:
     fastest = min(seconds / nbytes for nbytes, seconds in best_time.items())
     lines = [(0.0, fastest)]
     hull = _lower_hull(sorted(best_time.items()))
-    for (x0, y0), (x1, y1) in zip(hull, hull[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(hull):
         slope = (y1 - y0) / (x1 - x0)
         if slope > 0 and y0 - slope * x0 >= 0:
             lines.append((y0 - slope * x0, slope))

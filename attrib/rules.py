@@ -18,7 +18,13 @@ from attrib.models import QUANT_OF_GGML, Model, Tensor
 from attrib.names import template_arguments
 
 FUSED = {"ffn_gate+ffn_up": "ffn_gate_up", "attn_q+attn_k+attn_v": "attn_qkv"}
-_FLOAT_TYPES = {"float": "f32", "half": "f16", "__half": "f16", "nv_bfloat16": "bf16", "__nv_bfloat16": "bf16"}
+_FLOAT_TYPES = {
+    "float": "f32",
+    "half": "f16",
+    "__half": "f16",
+    "nv_bfloat16": "bf16",
+    "__nv_bfloat16": "bf16",
+}
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,9 @@ def plan(rules: Rules, candidates: Sequence[Candidate], model: Model) -> dict[in
     """
     failures: list[tuple[int, str]] = []
     for layer_roles in rules.layers:
-        sequence = [(role, layer) for layer in range(model.shape.layers) for role in layer_roles]
+        sequence: list[tuple[str, int | None]] = [
+            (role, layer) for layer in range(model.shape.layers) for role in layer_roles
+        ]
         sequence += [(role, None) for role in rules.tail]
         assigned, failure = _assign(rules, candidates, model, sequence)
         if failure is None:
@@ -156,7 +164,10 @@ def _assign(
         nbytes = sum(t.nbytes for t in tensors)
         assigned[candidate.position] = Assigned(FUSED.get(role, role), layer, tensors[0].quant, nbytes)
     if len(candidates) != len(sequence):
-        return assigned, f"the step has {len(candidates)} weight-streaming launches and the order needs {len(sequence)}"
+        return (
+            assigned,
+            f"the step has {len(candidates)} weight-streaming launches and the order needs {len(sequence)}",
+        )
     return assigned, None
 
 

@@ -59,7 +59,7 @@ class _Groups:
     begin: NDArray[np.int64]
 
     def sizes(self) -> NDArray[np.int64]:
-        return np.diff(self.begin)
+        return self.begin[1:] - self.begin[:-1]
 
     def matrix(self, chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         return self.rows[self.begin[:-1][chosen][:, None] + np.arange(size)]
@@ -211,9 +211,7 @@ def _graph_steps(
     if not len(rows):
         return None
     node = node if len(rows) == len(usable) else node[inside]
-    groups = _group(
-        rows, (kernels.process[rows].astype(np.int64), kernels.correlation[rows], node >> GRAPH_SHIFT)
-    )
+    groups = _group(rows, (kernels.process[rows].astype(np.int64), kernels.correlation[rows], node >> GRAPH_SHIFT))
     node = kernels.node[groups.rows]
     executable = node[groups.begin[:-1]] >> GRAPH_SHIFT
     index = node & ((1 << GRAPH_SHIFT) - 1)
@@ -366,9 +364,7 @@ def _longest_run(flags: NDArray[np.bool_]) -> tuple[int, int]:
     return int(edges[2 * longest]), int(lengths[longest])
 
 
-def _drop_slow_first(
-    kernels: KernelColumns, rows: NDArray[np.int64], excluded: Counter[str]
-) -> NDArray[np.int64]:
+def _drop_slow_first(kernels: KernelColumns, rows: NDArray[np.int64], excluded: Counter[str]) -> NDArray[np.int64]:
     """Drop leading steps many times slower than the median: they are warm-up, not decode."""
     if len(rows) < MIN_REPEATS:
         return rows

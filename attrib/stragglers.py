@@ -10,7 +10,7 @@ import numpy as np
 from attrib.census import Census, SiteRow
 from attrib.device import GIGA
 from attrib.errors import NoDataError
-from attrib.jsonout import clean
+from attrib.jsonout import document
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ class Stragglers:
         """Ranking with the class and totals; unknown values are null."""
         full = self.census.to_json()
         sites = {entry["site"]: entry for entry in full["sites"]}
-        return clean(
+        return document(
             {
                 "schema": SCHEMA,
                 **{key: full[key] for key in ("device", "model", "build", "anchor", "class", "steps", "matched")},

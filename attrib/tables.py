@@ -12,9 +12,11 @@ from rich.text import Text
 from attrib.anatomy import Anatomy
 from attrib.census import Census, SiteRow
 from attrib.device import GIGA
+from attrib.info import Info
 from attrib.stragglers import Stragglers
 
 WIDTH = 100
+SITE_WIDTH = 31
 
 
 def console(stderr: bool = False) -> Console:
@@ -47,7 +49,7 @@ def print_census(out: Console, census: Census, title: str) -> None:
     )  # fmt: skip
     for row in census.rows:
         table.add_row(
-            Text(row.site, overflow="ellipsis", no_wrap=True),
+            _site(row.site),
             str(row.launches),
             number(row.bytes / 1e6),
             number(row.exclusive * 1e6, 2 if row.exclusive < 1e-4 else 1),
@@ -78,7 +80,7 @@ def print_stragglers(out: Console, found: Stragglers, title: str) -> None:
         at_class = row.exclusive - row.recoverable / row.launches
         table.add_row(
             str(place),
-            Text(row.site, overflow="ellipsis", no_wrap=True),
+            _site(row.site),
             str(row.launches),
             number(row.bytes / 1e6),
             rate(row.rate),
@@ -116,17 +118,40 @@ def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> Non
             )
         table.add_section()
         table.add_row(
-            "span", number(found.span * 1e3, 3), "100.00", "", "", str(found.launches), str(found.short_launches)
+            "span",
+            number(found.span * 1e3, 3),
+            "100.00",
+            "",
+            "",
+            str(found.launches),
+            str(found.short_launches),
         )
         out.print(table)
         out.print(Text(f"{found.step_count} steps ({found.source}); medians; ledger closes to {found.closure_ns} ns"))
         _footnotes(out, found.warnings)
 
 
+def _site(name: str) -> Text:
+    """A site that fits its column; a kernel's grid, which tells instances apart, survives the cut."""
+    if len(name) > SITE_WIDTH and name.endswith("]"):
+        kernel, _, grid = name.rpartition(" [")
+        kept = max(SITE_WIDTH - len(grid) - 3, 8)
+        name = f"{kernel[:kept]}… [{grid}"
+    return Text(name, overflow="ellipsis", no_wrap=True)
+
+
 def _table(*columns: tuple[str, str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 0, 0, 1))
     for name, justify in columns:
-        table.add_column(name, justify="left" if justify == "left" else "right", no_wrap=True)
+        free = name == "site"
+        table.add_column(
+            name,
+            justify="left" if justify == "left" else "right",
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=SITE_WIDTH if free else None,
+            min_width=None if free else len(name),
+        )
     return table
 
 
@@ -135,10 +160,11 @@ def _heading(what: str, title: str, *parts: str) -> str:
 
 
 def _steps_line(census: Census) -> str:
-    steps = f"{census.step_count} steps ({census.step_source}) × {census.launches} launches"
     return (
-        f"{steps}, span {census.span * 1e3:.3f} ms, idle {census.idle * 1e3:.3f} ms, "
-        f"Σ durations {census.duration_sum * 1e3:.3f} ms, ledger closes to {census.closure_ns} ns"
+        f"{census.step_count} steps × {census.launches} launches ({census.step_source}); "
+        f"span {census.span * 1e3:.3f} ms, idle {census.idle * 1e3:.3f} ms\n"
+        f"Σ durations {census.duration_sum * 1e3:.3f} ms, {census.between * 1e3:.3f} ms between steps, "
+        f"ledger closes to {census.closure_ns} ns"
     )
 
 
@@ -156,8 +182,8 @@ def _marks(row: SiteRow) -> str:
 def _census_notes(census: Census) -> Iterable[str]:
     if math.isfinite(census.step_bytes):
         yield (
-            f"matched {100 * census.matched_share:.1f} % of kernel time to {census.step_bytes / GIGA:.3f} GB of weights "
-            f"({census.traffic_source})"
+            f"matched {100 * census.matched_share:.1f} % of kernel time to "
+            f"{census.step_bytes / GIGA:.3f} GB of weights ({census.traffic_source})"
         )
         line = f"no overlap can flatter: step {rate(census.step_rate)} GB/s over its span"
         if census.layer_rates:
@@ -182,3 +208,39 @@ def _footnotes(out: Console, warnings: Iterable[str]) -> None:
     for note in warnings:
         out.print(Text(f"note: {note}", style="yellow"))
     out.print()
+
+
+def print_growth(out: Console, short: Anatomy, long: Anatomy) -> None:
+    """What grew from the first anchor to the second, by category."""
+    before = {row.category: row.seconds for row in short.rows}
+    after = {row.category: row.seconds for row in long.rows}
+    total = long.span - short.span
+    out.print(Text(f"Growth: span {short.span * 1e3:.3f} → {long.span * 1e3:.3f} ms ({total * 1e3:+.3f} ms)"))
+    table = _table(("category", "left"), ("first ms", "right"), ("second ms", "right"), ("Δ ms", "right"))
+    for name in dict.fromkeys([*before, *after]):
+        a, b = before.get(name, math.nan), after.get(name, math.nan)
+        table.add_row(
+            name,
+            number(a * 1e3, 3),
+            number(b * 1e3, 3),
+            f"{(b - a) * 1e3:+.3f}" if math.isfinite(b - a) else "–",
+        )
+    out.print(table)
+    out.print()
+
+
+def print_info(out: Console, found: Info) -> None:
+    """Facts of an export, then what can and cannot be attributed."""
+    out.print(Text(f"{found.path}: nsys {found.product}, export schema {found.schema_version}"))
+    out.print(Text(f"CUDA graphs traced by: {found.graph_mode}"))
+    for key, value in found.counts.items():
+        out.print(Text(f"  {key.replace('_', ' '):<22}{value:>12,}"))
+    for (device, launches), gpu in zip(found.devices.items(), found.gpus, strict=True):
+        peak = gpu.peak_bytes_per_s / GIGA
+        facts = f"{gpu.name}, {number(gpu.sms, 0)} SMs, {number(peak, 0)} GB/s, {launches:,} launches"
+        out.print(Text(f"  device {device}: {facts}"))
+    for line in found.can:
+        out.print(Text(f"can attribute: {line}"))
+    for line in found.cannot:
+        out.print(Text(f"cannot attribute: {line}"))
+    _footnotes(out, found.warnings)

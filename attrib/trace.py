@@ -155,14 +155,15 @@ class Trace:
         """NVTX ranges by start; the text is the interned one where the export has no inline text."""
         have = self.schema.tables.get(sch.NVTX, frozenset())
         if not {"start", "end"} <= have:
-            return Ranges(*(np.empty(0, np.int64) for _ in range(3)), text=())
+            empty = np.empty(0, np.int64)
+            return Ranges(empty, empty, empty, ())
         inline = "n.text" if "text" in have else "NULL"
         interned = "s.value" if "textId" in have else "NULL"
         join = "LEFT JOIN StringIds s ON s.id = n.textId" if "textId" in have else ""
         thread = "IFNULL(n.globalTid, -1)" if "globalTid" in have else "-1"
         kinds = "WHERE n.eventType IN (59, 60, 70, 71)" if "eventType" in have else ""
         rows = self.query(
-            f'SELECT n.start, IFNULL(n."end", -1), {thread}, COALESCE({interned}, {inline}, \'\') '
+            f"SELECT n.start, IFNULL(n.\"end\", -1), {thread}, COALESCE({interned}, {inline}, '') "
             f"FROM {sch.NVTX} n {join} {kinds} ORDER BY n.start"
         )
         start, end, tid = _columns([row[:3] for row in rows], 3)
@@ -213,7 +214,8 @@ class Trace:
         if self.schema.has(sch.CUDA_DEVICE, "gpuId", "cudaId", "pid") and process >= 0:
             pid = (process >> PID_SHIFT) & PID_MASK
             row = self._gpu_row(
-                f"id = (SELECT gpuId FROM {sch.CUDA_DEVICE} WHERE cudaId = ? AND pid = ? LIMIT 1)", (device, pid)
+                f"id = (SELECT gpuId FROM {sch.CUDA_DEVICE} WHERE cudaId = ? AND pid = ? LIMIT 1)",
+                (device, pid),
             )
         if row is None and "cuDevice" in have:
             row = self._gpu_row("cuDevice = ?", (device,))
@@ -326,7 +328,9 @@ def _check_header(path: Path, database: Path) -> None:
 def _unreadable(path: Path, error: sqlite3.Error) -> AttribError:
     text = str(error)
     if "locked" in text or "busy" in text:
-        return SchemaError(f"{path} is locked by another program that writes it; wait until it is done or copy the file")
+        return SchemaError(
+            f"{path} is locked by another program that writes it; wait until it is done or copy the file"
+        )
     if "unable to open" in text:
         return SchemaError(f"{path} cannot be opened ({text}); check its permissions")
     return SchemaError(f"{path} is damaged ({text}); copy or export it again")

@@ -70,7 +70,11 @@ def from_names(trace: Trace, steps: Steps, reason: str = "") -> Traffic:
 
 
 def from_model(
-    trace: Trace, steps: Steps, model: Model, rules: rulebook.Rules | None = None, kv_length: int | None = None
+    trace: Trace,
+    steps: Steps,
+    model: Model,
+    rules: rulebook.Rules | None = None,
+    kv_length: int | None = None,
 ) -> Traffic:
     """Bytes from a model's tensors, launches mapped by rules (the given ones, else those that match most launches).
 
@@ -117,8 +121,8 @@ def from_manifest(trace: Trace, steps: Steps, manifest: Manifest, graph: str = "
         found = (names.short[variant], tuple(int(v) for v in variants.grid[variant]))
         if found[0] != node.kernel or (variants.grid[variant, 0] >= 0 and found[1] != node.grid):
             raise JoinError(
-                f"node {node.i} of graph {graph!r} is {node.kernel} with grid {node.grid} ({node.site}) in the manifest "
-                f"and {found[0]} with grid {found[1]} in {trace.path.name}; they are not from the same run"
+                f"node {node.i} of graph {graph!r} is {node.kernel} with grid {node.grid} ({node.site}) in the "
+                f"manifest and {found[0]} with grid {found[1]} in {trace.path.name}; they are not from the same run"
             )
         role, _, quant = node.site.partition("/")
         weight = float(node.weight_bytes) if node.weight_bytes else np.nan
@@ -233,4 +237,3 @@ def _traffic(source: str, slots: list[_Slot], warnings: tuple[str, ...] = ()) ->
         kv_bytes=np.array([s.kv for s in slots], np.float64),
         warnings=warnings,
     )
-

@@ -1,0 +1,281 @@
+"""Command line: parse, one library call, render, exit code. Exit 2 for bad input, 1 for a failed gate, 0 otherwise."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attrib import cli_record
+from attrib.errors import AttribError
+
+if TYPE_CHECKING:
+    from attrib.attribution import Attribution
+
+app = typer.Typer(
+    name="attrib",
+    help="Which matrices of an LLM decode step stream below the rate the device can reach, and what it costs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Traces = Annotated[list[Path], typer.Argument(help="nsys SQLite exports (.sqlite or .sqlite.xz).", metavar="TRACE…")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Bytes from a built-in model (qwen2.5-14b:q4_k_m) or a GGUF file."),
+]
+RulesOption = Annotated[Path | None, typer.Option("--rules", help="Rule file that maps launches to matrices.")]
+BytesOption = Annotated[
+    Path | None,
+    typer.Option("--bytes", help="CSV with columns kernel (regex), bytes, and optionally grid, site, quant."),
+]
+ManifestOption = Annotated[Path | None, typer.Option("--manifest", help="manifest.json the engine wrote.")]
+ClassOption = Annotated[
+    str | None, typer.Option("--class", help="LO:HI in GB/s, or table, measured, fit.", metavar="CLASS")
+]
+KvOption = Annotated[int | None, typer.Option("--kv", min=1, help="KV length of the steps, for the cache's bytes.")]
+NvtxOption = Annotated[str | None, typer.Option("--nvtx", help="Steps are NVTX ranges whose text matches this regex.")]
+GraphOption = Annotated[int | None, typer.Option("--graph", help="Steps are replays of this exec graph.")]
+DeviceOption = Annotated[int | None, typer.Option("--device", help="CUDA device to analyse; the busiest otherwise.")]
+StepsOption = Annotated[str, typer.Option("--steps", help="auto, graph, pattern or whole.")]
+AnchorOption = Annotated[str, typer.Option("--anchor", help="Label of the run in titles, such as 14b:@3254.")]
+BuildOption = Annotated[str, typer.Option("--build", help="Label of the build in titles.")]
+ReaderOption = Annotated[str, typer.Option("--reader", help="auto, duckdb or sqlite.", hidden=True)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+CsvOption = Annotated[Path | None, typer.Option("--csv", help="Write the table to a CSV file.")]
+PlotOption = Annotated[Path | None, typer.Option("--plot", help="Write the chart to a .png or .svg file.")]
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn expected failures into one sentence on stderr and exit code 2."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except AttribError as error:
+            typer.echo(f"attrib: {error}", err=True)
+            raise typer.Exit(2) from error
+        except BrokenPipeError:
+            sys.stderr.close()  # the reader of a pipe left; nothing is wrong
+            raise typer.Exit(0) from None
+
+    return run
+
+
+def _version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(f"attrib {version('attrib')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+@app.command()
+@guarded
+def census(
+    traces: Traces,
+    model: ModelOption = None,
+    rules: RulesOption = None,
+    table: BytesOption = None,
+    manifest: ManifestOption = None,
+    rate_class: ClassOption = None,
+    kv: KvOption = None,
+    nvtx: NvtxOption = None,
+    graph: GraphOption = None,
+    device: DeviceOption = None,
+    steps: StepsOption = "auto",
+    anchor: AnchorOption = "",
+    build: BuildOption = "",
+    by: Annotated[str, typer.Option("--by", help="Group launches by site, kernel or layer.")] = "site",
+    reader: ReaderOption = "auto",
+    as_json: JsonOption = False,
+    csv: CsvOption = None,
+    plot: PlotOption = None,
+) -> None:
+    """Effective GB/s of every site of a decode step.
+
+    Example: attrib census trace.sqlite --model qwen2.5-14b:q4_k_m
+    """
+    from attrib import api, tables
+
+    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, steps, anchor, build)
+    results = [(path, api.census(a, rate_class, by)) for path, a in _attributions(traces, reader, options)]
+    _outputs(results, csv, plot)
+    if as_json:
+        _print_json([result.to_json() for _, result in results])
+        return
+    for path, result in results:
+        tables.print_census(tables.console(), result, path.name)
+
+
+@app.command()
+@guarded
+def stragglers(
+    traces: Traces,
+    model: ModelOption = None,
+    rules: RulesOption = None,
+    table: BytesOption = None,
+    manifest: ManifestOption = None,
+    rate_class: ClassOption = None,
+    kv: KvOption = None,
+    nvtx: NvtxOption = None,
+    graph: GraphOption = None,
+    device: DeviceOption = None,
+    steps: StepsOption = "auto",
+    anchor: AnchorOption = "",
+    build: BuildOption = "",
+    by: Annotated[str, typer.Option("--by", help="Group launches by site, kernel or layer.")] = "site",
+    reader: ReaderOption = "auto",
+    as_json: JsonOption = False,
+    csv: CsvOption = None,
+    plot: PlotOption = None,
+) -> None:
+    """Sites under the class, ranked by the ms per step that class rate would give back.
+
+    Example: attrib stragglers trace.sqlite --model qwen2.5-14b:q4_k_m --class 220:225
+    """
+    from attrib import api, tables
+
+    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, steps, anchor, build)
+    results = [
+        (path, api.stragglers(api.census(a, rate_class, by))) for path, a in _attributions(traces, reader, options)
+    ]
+    _outputs(results, csv, plot)
+    if as_json:
+        _print_json([result.to_json() for _, result in results])
+        return
+    for path, result in results:
+        tables.print_stragglers(tables.console(), result, path.name)
+
+
+@app.command()
+@guarded
+def anatomy(
+    traces: Traces,
+    model: ModelOption = None,
+    rules: RulesOption = None,
+    table: BytesOption = None,
+    manifest: ManifestOption = None,
+    kv: KvOption = None,
+    nvtx: NvtxOption = None,
+    graph: GraphOption = None,
+    device: DeviceOption = None,
+    steps: StepsOption = "auto",
+    anchor: AnchorOption = "",
+    build: BuildOption = "",
+    reader: ReaderOption = "auto",
+    as_json: JsonOption = False,
+    csv: CsvOption = None,
+    plot: PlotOption = None,
+) -> None:
+    """The step by category: weight streaming, attention, norm, quantize, … and idle.
+
+    Two traces of one build at two KV lengths make a KV-growth pair.
+    Example: attrib anatomy tg16.sqlite d3254.sqlite --plot growth.png
+    """
+    from attrib import api, tables
+
+    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, steps, anchor, build)
+    results = [(path, api.anatomy(a)) for path, a in _attributions(traces, reader, options)]
+    if plot is not None:
+        from attrib.plots import plot_anatomy
+
+        plot_anatomy([result for _, result in results], str(plot), [path.name for path, _ in results])
+    _outputs(results, csv, None)
+    if as_json:
+        _print_json([result.to_json() for _, result in results])
+        return
+    tables.print_anatomy(tables.console(), [(path.name, result) for path, result in results])
+    if len(results) == 2:
+        tables.print_growth(tables.console(), results[0][1], results[1][1])
+
+
+@app.command()
+@guarded
+def info(
+    trace: Annotated[Path, typer.Argument(help="nsys SQLite export.", metavar="TRACE")],
+    as_json: JsonOption = False,
+) -> None:
+    """What an export holds, and what can and cannot be attributed from it.
+
+    Example: attrib info trace.sqlite
+    """
+    from attrib import tables
+    from attrib.info import describe
+    from attrib.trace import open_trace
+
+    found = describe(open_trace(trace))
+    if as_json:
+        _print_json([found.to_json()])
+        return
+    tables.print_info(tables.console(), found)
+
+
+def _options(
+    model: str | None,
+    rules: Path | None,
+    table: Path | None,
+    manifest: Path | None,
+    kv: int | None,
+    nvtx: str | None,
+    graph: int | None,
+    device: int | None,
+    steps: str,
+    anchor: str,
+    build: str,
+) -> dict[str, Any]:
+    return {
+        "model": model, "rules": rules, "table": table, "manifest": manifest, "kv_length": kv, "nvtx": nvtx,
+        "graph": graph, "device": device, "steps": steps, "anchor": anchor, "build": build,
+    }  # fmt: skip
+
+
+def _attributions(traces: list[Path], reader: str, options: dict[str, Any]) -> list[tuple[Path, Attribution]]:
+    """Read every trace, with a progress bar on a terminal."""
+    from rich.progress import track
+
+    from attrib import api, tables
+
+    out = tables.console(stderr=True)
+    shown = track(traces, description="reading", console=out, transient=True, disable=not out.is_terminal)
+    return [(path, api.attribution(api.open(path, reader), **options)) for path in shown]
+
+
+def _outputs(results: list[tuple[Path, Any]], csv: Path | None, plot: Path | None) -> None:
+    from attrib.files import numbered, write_csv
+
+    for place, (_, result) in enumerate(results):
+        if csv is not None:
+            write_csv(result.to_pandas(), numbered(csv, place, len(results)))
+        if plot is not None:
+            result.plot(str(numbered(plot, place, len(results))))
+
+
+def _print_json(documents: list[dict[str, Any]]) -> None:
+    """One object; several traces give one object with a list."""
+    body = documents[0] if len(documents) == 1 else {"schema": "attrib.list/1", "results": documents}
+    typer.echo(json.dumps(body, indent=1, allow_nan=False, ensure_ascii=False))
+
+
+cli_record.register(app)
+
+
+def main() -> None:
+    """Entry point."""
+    app()
