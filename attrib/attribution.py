@@ -31,6 +31,7 @@ class Options:
     nvtx: str | None = None
     graph: int | None = None
     device: int | None = None
+    process: int | None = None
     steps: str = "auto"
     anchor: str = ""
     """label of the run, for titles: `14b:@3254`; a manifest brings its own"""
@@ -79,7 +80,7 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
     given = [n for n in ("model", "table", "manifest") if getattr(options, n) is not None]
     if len(given) > 1:
         raise RefusedError(f"bytes can come from one source only, and {' and '.join(given)} were given")
-    steps = find_steps(trace, options.nvtx, options.graph, options.device, options.steps)
+    steps = find_steps(trace, options.nvtx, options.graph, options.device, options.process, options.steps)
     kernels = trace.kernels
     closed = ledger.close(kernels.start[steps.rows], kernels.end[steps.rows])
     model, build, anchor = "", options.build, options.anchor

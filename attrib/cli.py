@@ -43,6 +43,7 @@ KvOption = Annotated[int | None, typer.Option("--kv", min=1, help="KV length of 
 NvtxOption = Annotated[str | None, typer.Option("--nvtx", help="Steps are NVTX ranges whose text matches this regex.")]
 GraphOption = Annotated[int | None, typer.Option("--graph", help="Steps are replays of this exec graph.")]
 DeviceOption = Annotated[int | None, typer.Option("--device", help="CUDA device to analyse; the busiest otherwise.")]
+ProcessOption = Annotated[int | None, typer.Option("--process", help="Process id to analyse; the busiest otherwise.")]
 StepsOption = Annotated[str, typer.Option("--steps", help="auto, graph, pattern or whole.")]
 AnchorOption = Annotated[str, typer.Option("--anchor", help="Label of the run in titles, such as 14b:@3254.")]
 BuildOption = Annotated[str, typer.Option("--build", help="Label of the build in titles.")]
@@ -99,6 +100,7 @@ def census(
     nvtx: NvtxOption = None,
     graph: GraphOption = None,
     device: DeviceOption = None,
+    process: ProcessOption = None,
     steps: StepsOption = "auto",
     anchor: AnchorOption = "",
     build: BuildOption = "",
@@ -114,7 +116,7 @@ def census(
     """
     from attrib import api, tables
 
-    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, steps, anchor, build)
+    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
     results = [(path, api.census(a, rate_class, by)) for path, a in _attributions(traces, reader, options)]
     _outputs(results, csv, plot)
     if as_json:
@@ -137,6 +139,7 @@ def stragglers(
     nvtx: NvtxOption = None,
     graph: GraphOption = None,
     device: DeviceOption = None,
+    process: ProcessOption = None,
     steps: StepsOption = "auto",
     anchor: AnchorOption = "",
     build: BuildOption = "",
@@ -152,7 +155,7 @@ def stragglers(
     """
     from attrib import api, tables
 
-    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, steps, anchor, build)
+    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
     results = [
         (path, api.stragglers(api.census(a, rate_class, by))) for path, a in _attributions(traces, reader, options)
     ]
@@ -176,6 +179,7 @@ def anatomy(
     nvtx: NvtxOption = None,
     graph: GraphOption = None,
     device: DeviceOption = None,
+    process: ProcessOption = None,
     steps: StepsOption = "auto",
     anchor: AnchorOption = "",
     build: BuildOption = "",
@@ -191,7 +195,7 @@ def anatomy(
     """
     from attrib import api, tables
 
-    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, steps, anchor, build)
+    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
     results = [(path, api.anatomy(a)) for path, a in _attributions(traces, reader, options)]
     if plot is not None:
         from attrib.plots import plot_anatomy
@@ -236,13 +240,14 @@ def _options(
     nvtx: str | None,
     graph: int | None,
     device: int | None,
+    process: int | None,
     steps: str,
     anchor: str,
     build: str,
 ) -> dict[str, Any]:
     return {
         "model": model, "rules": rules, "table": table, "manifest": manifest, "kv_length": kv, "nvtx": nvtx,
-        "graph": graph, "device": device, "steps": steps, "anchor": anchor, "build": build,
+        "graph": graph, "device": device, "process": process, "steps": steps, "anchor": anchor, "build": build,
     }  # fmt: skip
 
 

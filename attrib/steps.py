@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attrib.columns import KernelColumns
 from attrib.errors import NoDataError
-from attrib.trace import Api, Ranges, Trace
+from attrib.trace import PID_MASK, PID_SHIFT, Api, Ranges, Trace
 
 GRAPH_SHIFT = 32
 SLOW_FIRST = 3.0
@@ -59,7 +59,8 @@ class _Groups:
     begin: NDArray[np.int64]
 
     def sizes(self) -> NDArray[np.int64]:
-        return self.begin[1:] - self.begin[:-1]
+        sizes: NDArray[np.int64] = self.begin[1:] - self.begin[:-1]
+        return sizes
 
     def matrix(self, chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         return self.rows[self.begin[:-1][chosen][:, None] + np.arange(size)]
@@ -70,22 +71,24 @@ def find_steps(
     nvtx: str | None = None,
     graph: int | None = None,
     device: int | None = None,
+    process: int | None = None,
     source: str = "auto",
 ) -> Steps:
     """Cut a trace into steps: `nvtx` ranges when a pattern is given, else graph replays, else a repeating pattern.
 
     A trace without steps gives one step that holds every launch of the device, with a warning that says so.
-    Raises NoDataError when a given pattern, graph or device matches nothing.
+    Raises NoDataError when a given pattern, graph, device or process (its pid) matches nothing.
     """
     kernels = trace.kernels
     excluded: Counter[str] = Counter()
     warnings: list[str] = []
     usable = _usable(trace, kernels, excluded)
-    usable, chosen_device = _one_device(kernels, usable, device, warnings)
+    usable = _one_gpu(kernels, usable, device, process, warnings)
+    chosen_device = int(kernels.device[usable[0]])
     if trace.names.missing:
         warnings.append(f"{trace.names.missing} kernel variants have a name id that StringIds lacks; shown by id")
     created, nodes = trace.created_nodes(), int(np.count_nonzero(kernels.node[usable] >= 0))
-    if created > max(nodes, 1) and len(usable) < created:
+    if not nodes and len(usable) < created:
         warnings.append(
             f"incomplete capture: {created} graph nodes were created and {len(usable)} kernels recorded; "
             "record again with an nsys that knows this driver"
@@ -111,12 +114,11 @@ def find_steps(
             warnings.append("no steps found (no graph replay, no repeating pattern): numbers are for the whole trace")
     rows = _drop_slow_first(kernels, found.rows, excluded)
     kept_rows = rows.size
-    process = int(kernels.processes[kernels.process[rows[0, 0]]])
     return Steps(
         source=found.source,
         rows=rows,
         device=chosen_device,
-        process=process,
+        process=int(kernels.processes[kernels.process[rows[0, 0]]]),
         graphs=found.graphs,
         excluded=dict(excluded),
         outside=len(usable) - kept_rows,
@@ -144,22 +146,45 @@ def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDA
     return np.flatnonzero(good)
 
 
-def _one_device(
-    kernels: KernelColumns, usable: NDArray[np.int64], device: int | None, warnings: list[str]
-) -> tuple[NDArray[np.int64], int]:
-    """Keep one device: the wanted one, else the busiest. Devices have clocks and ledgers of their own."""
-    devices = kernels.device[usable]
-    present = np.unique(devices)
+def _one_gpu(
+    kernels: KernelColumns,
+    usable: NDArray[np.int64],
+    device: int | None,
+    process: int | None,
+    warnings: list[str],
+) -> NDArray[np.int64]:
+    """Keep the launches of one process on one device: what is asked for, else the busiest pair.
+
+    CUDA numbers devices per process, so the same ordinal in two processes can be two GPUs; and two processes on
+    one GPU each have steps of their own. Nothing is ever pooled.
+    """
+    pid = (kernels.processes >> PID_SHIFT) & PID_MASK
+    wanted = np.ones(len(usable), bool)
     if device is not None:
-        if device not in present:
-            raise NoDataError(f"no launch ran on device {device}; the trace has {present.tolist()}")
-        return usable[devices == device], device
-    if len(present) == 1:
-        return usable, int(present[0])
-    duration = kernels.end[usable] - kernels.start[usable]
-    busiest = max(present.tolist(), key=lambda d: int(duration[devices == d].sum()))
-    warnings.append(f"launches on devices {present.tolist()}; this is device {busiest}, choose with --device")
-    return usable[devices == busiest], int(busiest)
+        wanted &= kernels.device[usable] == device
+    if process is not None:
+        wanted &= pid[kernels.process[usable]] == process
+    if not wanted.any():
+        raise NoDataError(
+            f"no launch ran on device {device if device is not None else 'any'} in process "
+            f"{process if process is not None else 'any'}; the trace has devices "
+            f"{np.unique(kernels.device[usable]).tolist()} and processes {pid.tolist()}"
+        )
+    usable = usable if wanted.all() else usable[wanted]
+    code = kernels.process[usable].astype(np.int64) << GRAPH_SHIFT | kernels.device[usable]
+    if not np.any(code != code[0]):
+        return usable
+    pairs, pair = np.unique(code, return_inverse=True)
+    busy = np.bincount(pair, weights=kernels.end[usable] - kernels.start[usable])
+    best = int(np.argmax(busy))
+    found = [(int(pid[p >> GRAPH_SHIFT]), int(p & PID_MASK)) for p in pairs.tolist()]
+    listed = ", ".join(f"device {d} of process {p}" for p, d in found)
+    warnings.append(
+        f"launches on {listed}; this is device {found[best][1]} of process {found[best][0]}, "
+        "choose with --device and --process"
+    )
+    chosen: NDArray[np.int64] = usable[pair == best]
+    return chosen
 
 
 def _group(rows: NDArray[np.int64], keys: Sequence[NDArray[np.int64]]) -> _Groups:

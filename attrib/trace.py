@@ -283,6 +283,8 @@ def open_trace(path: str | Path, reader: str = "auto") -> Trace:
 def _database_of(path: Path) -> tuple[Path, Any]:
     if path.is_dir():
         raise SchemaError(f"{path} is a directory; give the .sqlite file that `nsys export --type sqlite` writes")
+    if path.exists() and not path.is_file():
+        raise SchemaError(f"{path} is not a regular file (a pipe or device); unpack it to a file first")
     try:
         with path.open("rb") as file:
             magic = file.read(16)
