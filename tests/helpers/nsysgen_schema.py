@@ -68,6 +68,7 @@ _STREAM = "streamId! hwId! vmId! processId! contextId! priority! flag!"
 _COMMON = {
     "StringIds": "id! value:TEXT!",
     "PROCESSES": "globalPid pid name:TEXT",
+    "ThreadNames": "nameId! priority globalTid",
     "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",
     "TARGET_INFO_CUDA_STREAM": _STREAM,
     "TARGET_INFO_SYSTEM_ENV": "globalVid devStateName:TEXT! name:TEXT! nameEnum! value:TEXT!",
@@ -78,6 +79,7 @@ _COMMON = {
 _MODERN = _COMMON | {
     "META_DATA_EXPORT": "name:TEXT! value:TEXT",
     "META_DATA_CAPTURE": "name:TEXT! value:TEXT",
+    "DIAGNOSTIC_EVENT": "timestamp! timestampType! source! severity! text:TEXT! globalPid",
     CONTEXT: "nullStreamId! hwId! vmId! processId! deviceId! contextId! parentContextId isGreenContext",
     KERNEL: f"{_KERNEL_HEAD} {_KERNEL_TAIL}",
     MEMCPY: _MEMCPY,
@@ -145,9 +147,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "2023.4": Schema("2023.4.4.54", "3.7.2", _MODERN | {GRAPH_EVENTS: _NODE_ROWS}),
     "2024.5": Schema("2024.5.1.113", "3.13.2", _MODERN | _NODES_APART),
-    "2025.3": Schema(
-        "2025.3.2.0", "3.20.3", _MODERN | _NODES_APART | _DEVICE_ROWS | {MEMCPY: f"{_MEMCPY} copyCount"}
-    ),
+    "2025.3": Schema("2025.3.2.0", "3.20.3", _MODERN | _NODES_APART | _DEVICE_ROWS | {MEMCPY: f"{_MEMCPY} copyCount"}),
     "2026.1-trimmed": Schema(
         "2026.1.1.204",
         "3.24.14",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -9,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from attrib import manifest as mf
 from tests.conftest import Attrib
 from tests.helpers import data
 from tests.helpers import nsysgen_oracle as oracle
+from tests.helpers import seed_step as seed
 from tests.helpers.nsysgen import GB10, H200, Graph, Kernel, Node, Process, Trace
 
 GEMV = Kernel("gemv_q4", grid=(5120, 1, 1))
@@ -142,9 +146,7 @@ def test_recorded_correlation_ids_that_repeat(attrib: Attrib) -> None:
     assert len({r.correlation for r in rows}) < len({(r.pid, r.correlation) for r in rows})
     document = attrib("census", data.trace(name), "--json").json()
     assert document["ledger"]["closure_ns"] == 0
-    longest = max(
-        oracle.span([(r.start, r.end) for r in rows if r.pid == pid]) for pid in {r.pid for r in rows}
-    )
+    longest = max(oracle.span([(r.start, r.end) for r in rows if r.pid == pid]) for pid in {r.pid for r in rows})
     assert 0 < document["steps"]["span_ms"] <= longest / 1e6
 
 
@@ -241,16 +243,14 @@ def test_a_name_id_that_is_not_in_string_ids(attrib: Attrib, file: Path) -> None
     assert document["steps"]["count"] == 5
     assert document["steps"]["span_ms"] == pytest.approx(0.00401, abs=1e-9)
     assert any("name" in text for text in document["warnings"])
-    assert "999999" in attrib("anatomy", file).out
+    assert any("999999" in row["site"] for row in document["sites"])
 
 
 def test_a_trace_without_steps_is_described_whole(attrib: Attrib) -> None:
     outcome = attrib("census", data.trace("trimmed-2026.1"), "--json")
     document = outcome.json()
     with closing(sqlite3.connect(f"file:{data.trace('trimmed-2026.1')}?mode=ro", uri=True)) as db:
-        ((begin, end),) = db.execute(
-            'SELECT MIN(start), MAX("end") FROM CUPTI_ACTIVITY_KIND_KERNEL'
-        ).fetchall()
+        ((begin, end),) = db.execute('SELECT MIN(start), MAX("end") FROM CUPTI_ACTIVITY_KIND_KERNEL').fetchall()
     assert document["ledger"]["closure_ns"] == 0
     assert document["steps"]["span_ms"] <= (end - begin) / 1e6
     assert any("name" in text for text in document["warnings"])
@@ -280,3 +280,59 @@ def test_the_gpu_that_ran_is_not_the_first_in_the_table(attrib: Attrib) -> None:
     assert "A100" in document
     census_device = attrib("census", data.trace("cloverleaf-a100-2024.5"), "--json").json()["device"]
     assert "A100" in str(census_device)
+
+
+def test_an_unknown_step_source_is_refused(attrib: Attrib) -> None:
+    assert "zzz" in attrib("census", data.trace("cuda-python-graph-h200"), "--steps", "zzz").refusal()
+
+
+NESTED = pytest.param("[" * 100_000, id="nested")
+FIELDS: dict[str, object] = {
+    "weight_bytes": "7",
+    "kv_bytes": -5,
+    "site": 5,
+    "layer": "a",
+    "grid": [1, 2],
+    "i": 77,
+    "kernel": None,
+}
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A trace and the document of its manifest."""
+    folder = tmp_path_factory.mktemp("manifest")
+    mf.dump(seed.manifest(), folder / "manifest.json")
+    document: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return seed.write_trace(folder / "trace.sqlite", steps=3), document
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_manifest_with_a_wrong_field_is_refused(
+    attrib: Attrib, manifest: tuple[Path, dict[str, Any]], field: str, tmp_path: Path
+) -> None:
+    trace, document = manifest
+    changed = copy.deepcopy(document)
+    changed["graphs"][0]["nodes"][3][field] = FIELDS[field]
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps(changed))
+    text = attrib("census", trace, "--manifest", broken).refusal()
+    assert "broken.json" in text or "node 3" in text
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", NESTED, '{"schema": "attrib.manifest/2"}', "\x00"])
+def test_a_file_that_is_no_manifest_is_refused(
+    attrib: Attrib, manifest: tuple[Path, dict[str, Any]], text: str, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text(text)
+    assert "broken.json" in attrib("census", manifest[0], "--manifest", broken).refusal()
+
+
+@pytest.mark.parametrize("wall", [5, {"step_ns": ["a"]}, {"step_ns": 5}])
+def test_a_manifest_with_wrong_wall_times_is_refused(
+    attrib: Attrib, manifest: tuple[Path, dict[str, Any]], wall: object, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text(json.dumps({**manifest[1], "wall": wall}))
+    assert "broken.json" in attrib("census", manifest[0], "--manifest", broken).refusal()

@@ -21,12 +21,13 @@ under 2 us. It gives up, by the arithmetic of the tests below:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from attrib import api, models
 from attrib import manifest as mf
-from attrib import models
 from tests.conftest import Attrib
 from tests.helpers import nsysgen_oracle as oracle
 from tests.helpers import seed_step as seed
@@ -153,3 +154,57 @@ def test_exactly_three_stragglers_with_their_price(attrib: Attrib, recorded: Rec
         assert ms == pytest.approx(price_ms(MID, (site,)), abs=1e-4)
     assert sum(price.values()) == pytest.approx(1.386, abs=1e-3)
     assert sum(price.values()) == pytest.approx(1.2, abs=0.2)
+
+
+def test_stragglers_are_ranked_by_price(attrib: Attrib, recorded: Recorded) -> None:
+    document = attrib("stragglers", *recorded).json()
+    assert [row["site"] for row in document["stragglers"]] == ["ffn_down/q6_K", "attn_v/q6_K", "output/q6_K"]
+    assert document["recoverable_ms"] == pytest.approx(price_ms(MID), abs=2e-4)
+
+
+def test_anatomy_of_the_step(attrib: Attrib, recorded: Recorded) -> None:
+    trace, option, manifest, *_ = recorded
+    document = attrib("anatomy", trace, option, manifest, "--json").json()
+    rows = {row["category"]: row for row in document["categories"]}
+    assert rows["weight streaming"]["pct_of_kernel_time"] == pytest.approx(93.4, abs=1e-5)
+    assert rows["weight streaming"]["launches"] == 337
+    assert rows["attention"]["pct_of_span"] == pytest.approx(0.75, abs=1e-9)
+    assert rows["norm"]["launches"] == 97
+    assert rows["quantize"]["launches"] == 265
+    assert document["steps"]["launches_under_2us"] == 700
+    assert document["ledger"]["closure_ns"] == 0
+    assert sum(row["ms"] for row in document["categories"]) == pytest.approx(43.84, abs=1e-9)
+    assert rows["idle"]["ms"] == pytest.approx(1.225469, abs=1e-6)
+
+
+def test_the_python_api_says_the_same(recorded: Recorded) -> None:
+    trace, _, manifest, *_ = recorded
+    census = api.census(trace, rate_class="220:225", manifest=manifest)
+    frame = census.to_pandas()
+    found = frame[frame.straggler].set_index("site").recoverable_ms
+    assert set(found.index) == set(seed.STRAGGLERS)
+    assert found.sum() == pytest.approx(price_ms(MID), abs=2e-4)
+    assert api.stragglers(census).recoverable == pytest.approx(found.sum() / 1e3, rel=1e-12)
+    assert api.anatomy(trace, manifest=manifest).launches == 1447
+
+
+def test_the_device_table_gives_the_same_class(recorded: Recorded) -> None:
+    trace, _, manifest, *_ = recorded
+    chosen = api.census(trace, manifest=manifest).rate_class
+    assert chosen is not None
+    assert "table" in chosen.source
+    assert chosen.band(1e6) == pytest.approx((220e9, 225e9))
+
+
+def test_a_manifest_of_another_step_is_refused_at_its_first_node(
+    attrib: Attrib, recorded: Recorded, tmp_path: Path
+) -> None:
+    right = seed.manifest()
+    nodes = list(right.graphs[0].nodes)
+    nodes[6], nodes[8] = replace(nodes[8], i=6), replace(nodes[6], i=8)  # attn_k and the padded attn_v
+    other = tmp_path / "manifest.json"
+    mf.dump(replace(right, graphs=(mf.Graph("decode", tuple(nodes)),)), other)
+    text = attrib("census", recorded[0], "--manifest", other).refusal()
+    assert "node 6 " in text
+    assert nodes[6].kernel in text
+    assert nodes[8].kernel in text
