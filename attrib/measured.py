@@ -1,6 +1,7 @@
-"""Rooflines measured on this user's devices: one JSON file, keyed by the device name the driver reports. A leaf.
+"""Rooflines measured on this user's devices: one JSON file, keyed by the name the driver reports.
 
-The file is `rooflines.json` in `$ATTRIB_CONFIG_DIR`, else in `$XDG_CONFIG_HOME/attrib`, else in `~/.config/attrib`.
+The file is `rooflines.json` in `$ATTRIB_CONFIG_DIR`, else in `$XDG_CONFIG_HOME/attrib`, else in
+`~/.config/attrib`.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from attrib.errors import RefusedError
+from attrib.files import write_whole
 
 SCHEMA = "attrib.rooflines/1"
 FILE = "rooflines.json"
+_AGAIN = "delete it and run `attrib roofline` again"
 
 
 def config_path() -> Path:
@@ -40,9 +42,7 @@ def load_roofline(device_name: str) -> tuple[float, float, str] | None:
     try:
         t0, bandwidth, when = float(entry["t0_s"]), float(entry["bytes_per_s"]), str(entry["measured_at"])
     except (KeyError, TypeError, ValueError) as error:
-        raise RefusedError(
-            f"{path}: the roofline of {device_name!r} is damaged; run `attrib roofline` again"
-        ) from error
+        raise RefusedError(f"{path}: the roofline of {device_name!r} is damaged; {_AGAIN}") from error
     _check(t0, bandwidth, device_name)
     return t0, bandwidth, when
 
@@ -56,8 +56,8 @@ def store_roofline(
 ) -> Path:
     """Keep a roofline, replacing an earlier one of the same device; returns the file.
 
-    `details` (for example the measured points) are kept beside the fit and not interpreted. Raises RefusedError for
-    a fit that no device can have or a file that cannot be written.
+    `details` (for example the measured points) are kept beside the fit and not interpreted. Raises
+    RefusedError for a fit that no device can have or a file that cannot be written.
     """
     _check(t0_s, bytes_per_s, device_name)
     path = config_path()
@@ -71,19 +71,16 @@ def store_roofline(
     text = json.dumps({"schema": SCHEMA, "devices": devices}, indent=1, allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     except OSError as error:
         raise RefusedError(
-            f"{path} cannot be written: {error.strerror}; set ATTRIB_CONFIG_DIR to a folder of your own"
+            f"{path.parent} cannot be made: {error.strerror}; set ATTRIB_CONFIG_DIR to a folder of your own"
         ) from error
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, lambda temporary: _write(temporary, text))
     return path
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _check(t0_s: float, bytes_per_s: float, device_name: str) -> None:
@@ -96,22 +93,14 @@ def _check(t0_s: float, bytes_per_s: float, device_name: str) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise RefusedError(
-            f"{path} cannot be read: {error}; delete it and run `attrib roofline` again"
-        ) from error
-    try:
-        document = json.loads(text)
+    except OSError as error:
+        raise RefusedError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise RefusedError(
-            f"{path} is not JSON ({error}); delete it and run `attrib roofline` again"
-        ) from error
+        raise RefusedError(f"{path} is not JSON: {error}; {_AGAIN}") from error
     devices = document.get("devices") if isinstance(document, dict) else None
     if not isinstance(devices, dict) or document.get("schema") != SCHEMA:
-        raise RefusedError(
-            f"{path} is not a file of rooflines ({SCHEMA}); delete it and run `attrib roofline` again"
-        )
+        raise RefusedError(f"{path} is not a file of rooflines ({SCHEMA}); {_AGAIN}")
     return devices
