@@ -64,7 +64,7 @@ def attrib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         capsys.readouterr()
         code: object = 0
         try:
-            code = cli.main()
+            cli.main()
         except SystemExit as stop:
             code = stop.code
         text = capsys.readouterr()

@@ -22,7 +22,5 @@ def check(name: str, text: str, update: bool) -> None:
     if text != expected:
         new.write_text(text, encoding="utf-8")
         state = "differs from" if golden.exists() else "has no"
-        raise AssertionError(
-            f"output {state} {golden}; see {new}, and rerun with --update-golden if it is right"
-        )
+        raise AssertionError(f"output {state} {golden}; see {new}, and rerun with --update-golden if it is right")
     new.unlink(missing_ok=True)

@@ -52,11 +52,7 @@ def expected_rates(name: str) -> dict[str, tuple[float, float]]:
     per_step: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for step in steps(name):
         times: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-        matvec = [
-            p
-            for p in zip(step, oracle.exclusive(oracle.intervals(step)), strict=True)
-            if "vec_q" in p[0].short
-        ]
+        matvec = [p for p in zip(step, oracle.exclusive(oracle.intervals(step)), strict=True) if "vec_q" in p[0].short]
         for i, (row, own) in enumerate(matvec):
             role = ORDER[i % 6] if i < 6 * LAYERS[name] else "output"
             found = re.search(r"ggml_type\)(\d+)", row.demangled)
@@ -66,11 +62,9 @@ def expected_rates(name: str) -> dict[str, tuple[float, float]]:
             nbytes = row.grid[0] * cols // 256 * block * (2 if role == "ffn_gate_up" else 1)
             times[f"{role}/{quant}", nbytes].append((own, row.duration))
         for (site, nbytes), launches in times.items():
-            own, duration = (fmean(values) for values in zip(*launches, strict=True))
-            per_step[site].append((nbytes / own, nbytes / duration))
-    return {
-        site: (median(r[0] for r in rates), median(r[1] for r in rates)) for site, rates in per_step.items()
-    }
+            exclusive, total = (fmean(values) for values in zip(*launches, strict=True))
+            per_step[site].append((nbytes / exclusive, nbytes / total))
+    return {site: (median(r[0] for r in rates), median(r[1] for r in rates)) for site, rates in per_step.items()}
 
 
 @cache
@@ -80,9 +74,7 @@ def expected_step(name: str) -> tuple[float, float, float]:
     for step in steps(name):
         launches = oracle.intervals(step)
         covered = sum(oracle.exclusive(launches))
-        rows.append(
-            (oracle.span(launches), sum(row.duration for row in step), oracle.span(launches) - covered)
-        )
+        rows.append((oracle.span(launches), sum(row.duration for row in step), oracle.span(launches) - covered))
     span, durations, idle = (median(column) / 1e6 for column in zip(*rows, strict=True))
     return span, durations, idle
 
@@ -120,9 +112,7 @@ def test_rates_of_every_matrix(attrib: Attrib, name: str) -> None:
         assert sites[site]["gbps"] == pytest.approx(exclusive, rel=2e-3), site
         assert sites[site]["gbps_duration"] == pytest.approx(by_duration, rel=2e-3), site
         if name == DECODE_14B and site in PUBLISHED:
-            assert (sites[site]["gbps"], sites[site]["gbps_duration"]) == pytest.approx(
-                PUBLISHED[site], rel=5e-3
-            )
+            assert (sites[site]["gbps"], sites[site]["gbps_duration"]) == pytest.approx(PUBLISHED[site], rel=5e-3)
 
 
 def site_key(row: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -133,6 +134,13 @@ def test_not_a_database(attrib: Attrib, content: bytes, tmp_path: Path) -> None:
     path.write_bytes(content)
     with untouched(path):
         is_sentence(attrib("info", path).refusal(), path)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_pipe_is_refused_without_waiting_for_a_writer(attrib: Attrib, command: str, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.sqlite"
+    os.mkfifo(pipe)
+    is_sentence(attrib(command, pipe).refusal(), pipe)
 
 
 @pytest.mark.parametrize("name", data.NAMES)

@@ -6,6 +6,7 @@ import copy
 import json
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -336,3 +337,53 @@ def test_a_manifest_with_wrong_wall_times_is_refused(
     broken = tmp_path / "broken.json"
     broken.write_text(json.dumps({**manifest[1], "wall": wall}))
     assert "broken.json" in attrib("census", manifest[0], "--manifest", broken).refusal()
+
+
+OUTPUT = Kernel("gemv_q6", grid=(1024, 1, 1))
+PEAK_BYTES_PER_NS = 273  # GB10
+
+
+def one_matrix(folder: Path, nodes: list[Node], nbytes: int) -> tuple[Path, str, Path]:
+    """Five replays of nodes on a GB10, of which the first kernel named `gemv_q6` streams `nbytes`."""
+    trace = Trace("2025.3")
+    process = trace.process()
+    process.device(trace.gpu(GB10))
+    replay_many(process, process.graph(nodes), 5)
+    launches = tuple(
+        mf.Launch(
+            i=i,
+            site="output/q6_K" if node.kernel == OUTPUT else node.kernel.name,
+            layer=None,
+            kernel=node.kernel.name,
+            grid=node.kernel.grid,
+            block=node.kernel.block,
+            weight_bytes=nbytes if node.kernel == OUTPUT else 0,
+        )
+        for i, node in enumerate(nodes)
+    )
+    mf.dump(replace(seed.manifest(), graphs=(mf.Graph("decode", launches),)), folder / "manifest.json")
+    return trace.write(folder / "trace.sqlite"), "--manifest", folder / "manifest.json"
+
+
+def test_bytes_faster_than_the_memory_are_called_impossible(attrib: Attrib, tmp_path: Path) -> None:
+    nodes = [Node(NORM, 2000), Node(OUTPUT, 100_000, gap=100)]
+    document = attrib("census", *one_matrix(tmp_path, nodes, 120_000 * PEAK_BYTES_PER_NS), "--json").json()
+    (row,) = (r for r in document["sites"] if r["site"] == "output/q6_K")
+    assert row["gbps"] == pytest.approx(1.2 * 273, rel=1e-9)
+    assert row["impossible"] is True
+    assert row["straggler"] is False
+    assert any("impossible" in text.lower() and "output/q6_K" in text for text in document["warnings"])
+    assert document["rates"]["step_impossible"] is True
+
+
+def test_streaming_inside_the_predecessors_time_is_overlap_not_impossible(attrib: Attrib, tmp_path: Path) -> None:
+    """50 us of the 100 us launch lie inside the norm: the exclusive rate is twice the honest one."""
+    nodes = [Node(NORM, 60_000), Node(OUTPUT, 100_000, gap=-50_000)]
+    document = attrib("census", *one_matrix(tmp_path, nodes, 80_000 * PEAK_BYTES_PER_NS), "--json").json()
+    (row,) = (r for r in document["sites"] if r["site"] == "output/q6_K")
+    assert row["gbps"] == pytest.approx(1.6 * 273, rel=1e-9)
+    assert row["gbps_duration"] == pytest.approx(0.8 * 273, rel=1e-9)
+    assert row["impossible"] is False
+    assert row["overlapped"] is True
+    assert document["rates"]["step_impossible"] is False
+    assert not any("impossible" in text.lower() for text in document["warnings"])
