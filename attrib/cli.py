@@ -231,6 +231,30 @@ def info(
     tables.print_info(tables.console(), found)
 
 
+@app.command()
+@guarded
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the charts.")] = Path("out"),
+    as_json: JsonOption = False,
+) -> None:
+    """Census, stragglers and anatomy of the bundled trace of a 14B decode on an H200, with charts.
+
+    Example: attrib demo --out out
+    """
+    from attrib import demo as bundled
+    from attrib import tables
+
+    found = bundled.run(out)
+    if as_json:
+        _print_json([found.census.to_json(), found.stragglers.to_json(), found.anatomy.to_json()])
+        return
+    console = tables.console()
+    tables.print_census(console, found.census, found.title)
+    tables.print_stragglers(console, found.stragglers, found.title)
+    tables.print_anatomy(console, [(found.title, found.anatomy)])
+    console.print(f"charts: {', '.join(str(path) for path in found.charts)}")
+
+
 def _options(
     model: str | None,
     rules: Path | None,

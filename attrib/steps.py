@@ -59,8 +59,7 @@ class _Groups:
     begin: NDArray[np.int64]
 
     def sizes(self) -> NDArray[np.int64]:
-        sizes: NDArray[np.int64] = self.begin[1:] - self.begin[:-1]
-        return sizes
+        return np.diff(self.begin).astype(np.int64, copy=False)
 
     def matrix(self, chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
         return self.rows[self.begin[:-1][chosen][:, None] + np.arange(size)]

@@ -10,9 +10,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-DATA = Path(__file__).resolve().parent.parent / "data"
+TESTS = Path(__file__).resolve().parent.parent
+DATA = TESTS / "data"
+DEMO = TESTS.parent / "attrib" / "demo_data"  # the bundled traces are test data too
 SUFFIX = ".sqlite.xz"
-NAMES = tuple(sorted(p.name.removesuffix(SUFFIX) for p in DATA.glob(f"*{SUFFIX}")))
+_PACKED = {p.name.removesuffix(SUFFIX): p for folder in (DATA, DEMO) for p in folder.glob(f"*{SUFFIX}")}
+NAMES = tuple(sorted(_PACKED))
 
 
 @cache
@@ -26,7 +29,7 @@ def _folder() -> Path:
 def trace(name: str) -> Path:
     """Path of the unpacked export `name` (without suffix), mode 0444; KeyError names the known ones."""
     if name not in NAMES:
-        raise KeyError(f"no trace {name!r} in {DATA}; there are {', '.join(NAMES)}")
+        raise KeyError(f"no trace {name!r}; there are {', '.join(NAMES)}")
     path = _folder() / f"{name}.sqlite"
     path.write_bytes(lzma.decompress(packed(name).read_bytes()))
     path.chmod(0o444)
@@ -35,7 +38,7 @@ def trace(name: str) -> Path:
 
 def packed(name: str) -> Path:
     """Path of the xz file of a recorded trace."""
-    return DATA / f"{name}{SUFFIX}"
+    return _PACKED[name]
 
 
 def sha256(path: Path) -> str:

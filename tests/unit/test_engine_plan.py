@@ -8,13 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from attrib.manifest import DeviceInfo, dump, load
 from attrib.models import LAYER_ROLES, shapes
 from engine import buffers, dispatch, plan
 from engine.config import ModelConfig, synthetic
 from engine.errors import ModelError, PlanError
-from engine.prefill import BATCH, Gemm, prefill
+from engine.prefill import BATCH, Gemm, prefill, tile_rows
 
 # rows of 896 take q5_0; the 70B class stores attn_v as q5_K
 UNREADABLE = {"qwen2.5-0.5b": "q5_0", "llama-3.1-70b": "q5_K", "qwen2.5-72b": "q5_K"}
@@ -31,9 +33,7 @@ def planned(config: ModelConfig, build: dispatch.Build, kv_len: int = 100) -> tu
 
 
 @pytest.mark.parametrize("name", sorted(shapes()))
-def test_every_built_in_model_is_planned_whole_or_refused_by_type(
-    name: str, reference: dispatch.Build
-) -> None:
+def test_every_built_in_model_is_planned_whole_or_refused_by_type(name: str, reference: dispatch.Build) -> None:
     if name in UNREADABLE:
         with pytest.raises(ModelError, match=f"has type {UNREADABLE[name]}; the engine has kernels for"):
             synthetic(name)
@@ -47,6 +47,30 @@ def test_every_built_in_model_is_planned_whole_or_refused_by_type(
     assert config.model.step_bytes() < weights < 1.07 * config.model.step_bytes()
 
 
+@pytest.mark.parametrize("build", dispatch.names())
+@pytest.mark.parametrize("model", ["7b", "14b", "llama-3.2-1b"])
+def test_every_build_covers_every_unit(build: str, model: str) -> None:
+    for launch in planned(synthetic(model), dispatch.load(build)):
+        assert launch.units == launch.units_covered
+
+
+@given(rows=st.integers(1, 200_000), cols=st.integers(1, 1024), limit=st.integers(1 << 23, 1 << 28))
+def test_tiles_are_even_and_fit(rows: int, cols: int, limit: int) -> None:
+    tile = tile_rows(rows, 32 * cols, limit)
+    assert 0 < tile * 64 * cols <= limit
+    if tile < rows:
+        assert tile % 128 == 0
+        last = rows % tile or tile
+        assert tile - last < 128 * -(-rows // tile)
+
+
+def test_tiles_by_hand() -> None:
+    assert tile_rows(13824, 5120) == 13824  # 141.6 MB in one tile
+    assert tile_rows(152064, 5120) == 25344  # six of at most 26112 rows, the multiple of 128 below 26214
+    with pytest.raises(PlanError, match="128 rows of 2000000 f16 weights do not fit"):
+        tile_rows(1000, 2_000_000)
+
+
 def test_an_unbounded_prefetch_gate_is_refused_with_the_missing_units(reference: dispatch.Build) -> None:
     rules = tuple(
         replace(rule, cols=(8193, 1_048_576)) if rule.kernel == "mmvq_v2_pf" else rule
@@ -55,9 +79,7 @@ def test_an_unbounded_prefetch_gate_is_refused_with_the_missing_units(reference:
     )
     unbounded = replace(reference, name="unbounded", rules=rules)
     planned(synthetic("14b"), unbounded)
-    with pytest.raises(
-        PlanError, match=r"mmvq_v2_pf.* on blk\.0\.ffn_down.*3584 × 18944.*80 of 592 never computed"
-    ):
+    with pytest.raises(PlanError, match=r"mmvq_v2_pf.* on blk\.0\.ffn_down.*3584 × 18944.*80 of 592 never computed"):
         planned(synthetic("7b"), unbounded)
 
 
@@ -91,8 +113,7 @@ def test_a_manifest_survives_its_file(tmp_path: Path, reference: dispatch.Build)
 def test_kv_bytes_follow_the_position_and_nothing_else_does(reference: dispatch.Build) -> None:
     config = synthetic("7b")
     short, long = (
-        plan.manifest(config, reference, H200, "x", planned(config, reference, kv)).graph().nodes
-        for kv in (64, 1641)
+        plan.manifest(config, reference, H200, "x", planned(config, reference, kv)).graph().nodes for kv in (64, 1641)
     )
     for a, b in zip(short, long, strict=True):
         assert (a.site, a.grid, a.block, a.weight_bytes) == (b.site, b.grid, b.block, b.weight_bytes)
