@@ -11,7 +11,7 @@ from engine.plan import RING, Geometry
 from engine.quant import Q8_BLOCK_BYTES
 
 ALIGN = 256
-TILE_BYTES = 128 << 20
+TILE_BYTES = 256 << 20
 
 
 def sizes(config: ModelConfig, geo: Geometry, batch: int) -> dict[str, int]:

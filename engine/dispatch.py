@@ -18,6 +18,7 @@ from attrib.manifest import BuildInfo
 from engine import kernels_matvec as matvec
 from engine.errors import PlanError
 from engine.kernels import KernelSpec
+from engine.kernels_catalog import catalog
 
 Span = tuple[int, int]
 # table name -> (constructor, does it read q8 activations)
@@ -27,6 +28,7 @@ MATVECS: dict[str, tuple[Callable[..., KernelSpec], bool]] = {
     "matvec_padded_f32": (matvec.matvec_padded_f32, False),
     "matvec_float": (matvec.matvec_float, False),
 }
+MATVEC_NAMES = ("mmvq_", "matvec_")
 _FIELDS = {"kernel", "quants", "weights", "cols", "params"}
 
 
@@ -71,6 +73,12 @@ class Build:
         what = "no rule" if not found else "more than one rule (" + ", ".join(r.kernel for r in found) + ")"
         raise PlanError(f"build {self.name} has {what} for a {quant} matrix of {rows} × {cols}")
 
+    def sources(self) -> tuple[str, ...]:
+        """Kernel source files of this build, whatever the model: its table's, and those every build shares."""
+        table = {rule.spec(quant).source for rule in self.rules for quant in rule.quants}
+        shared = {spec.source for spec in catalog() if not spec.name.startswith(MATVEC_NAMES)}
+        return tuple(sorted(table | shared))
+
     def info(self, sources: str) -> BuildInfo:
         """The manifest's description; `sources` is the content hash of the kernel sources."""
         table = [[r.kernel, r.quants, r.weights, r.cols, r.params] for r in self.rules]
@@ -114,17 +122,13 @@ def _rule(where: str, raw: dict[str, Any]) -> Rule:
     if not quants:
         raise PlanError(f"{where} ({kernel}) names no quant types")
     params = {str(k): int(v) for k, v in raw.get("params", {}).items()}
-    return Rule(
-        kernel, quants, _span(where, kernel, raw, "weights"), _span(where, kernel, raw, "cols"), params
-    )
+    return Rule(kernel, quants, _span(where, kernel, raw, "weights"), _span(where, kernel, raw, "cols"), params)
 
 
 def _span(where: str, kernel: str, raw: dict[str, Any], name: str) -> Span:
     bounds = raw.get(name)
     if not isinstance(bounds, list) or len(bounds) != 2 or not all(type(b) is int for b in bounds):
-        raise PlanError(
-            f"{where} ({kernel}) needs {name} = [lowest, highest], two whole numbers, not {bounds!r}"
-        )
+        raise PlanError(f"{where} ({kernel}) needs {name} = [lowest, highest], two whole numbers, not {bounds!r}")
     low, high = bounds
     if low > high:
         raise PlanError(f"{where} ({kernel}) has {name} = [{low}, {high}], which no matrix can fit")

@@ -68,9 +68,7 @@ class Geometry:
 
     def __post_init__(self) -> None:
         if self.capacity < 1 or self.splits < 1:
-            raise PlanError(
-                f"a KV capacity of {self.capacity} and {self.splits} splits are not both positive"
-            )
+            raise PlanError(f"a KV capacity of {self.capacity} and {self.splits} splits are not both positive")
 
 
 def geometry(config: ModelConfig, capacity: int, sms: int) -> Geometry:
@@ -149,9 +147,7 @@ class Planner:
             tensor.rows,
             tensor.cols,
         )
-        self.add(
-            f"{role}/{tensor.quant}", spec, shape, args, out=Buf(out), out_bytes=4 * tensor.rows * self.tokens
-        )
+        self.add(f"{role}/{tensor.quant}", spec, shape, args, out=Buf(out), out_bytes=4 * tensor.rows * self.tokens)
 
     def quantize_for(self, source: str, *roles: str) -> None:
         """Quantize an activation once where a kernel of any of these matrices reads q8."""
@@ -259,9 +255,7 @@ def embed(planner: Planner, tokens: Buf) -> None:
     shape = Shape(rows=tensor.rows, cols=tensor.cols, tokens=planner.tokens)
     args: tuple[Arg, ...] = (Weight(tensor.name), tokens, Buf("hidden"), tensor.cols)
     out_bytes = 4 * tensor.cols * planner.tokens
-    planner.add(
-        f"embed/{tensor.quant}", ops.embed(tensor.quant), shape, args, out=Buf("hidden"), out_bytes=out_bytes
-    )
+    planner.add(f"embed/{tensor.quant}", ops.embed(tensor.quant), shape, args, out=Buf("hidden"), out_bytes=out_bytes)
 
 
 def swiglu(planner: Planner) -> None:
@@ -298,9 +292,7 @@ def _attention(planner: Planner) -> None:
     # splits without positions write nothing, so nothing of the partial results is worth dumping by itself
     planner.add("attn_split", split, shape, args, out=parts[0], out_bytes=0)
     args = (*parts, Buf("state"), Buf("attn"), s.head_dim, geo.splits)
-    planner.add(
-        "attn_combine", ops.attn_combine(), shape, args, out=Buf("attn"), out_bytes=4 * s.heads * s.head_dim
-    )
+    planner.add("attn_combine", ops.attn_combine(), shape, args, out=Buf("attn"), out_bytes=4 * s.heads * s.head_dim)
 
 
 def manifest(
@@ -308,8 +300,8 @@ def manifest(
 ) -> Manifest:
     """What the launches are, for whoever reads a trace of them; wall times are added by whoever measures."""
     nodes = tuple(_node(i, launch) for i, launch in enumerate(launches))
-    sources = source_hash(sorted({launch.spec.source for launch in launches}))
-    return Manifest(device, config.info(), anchor, build.info(sources), (Graph("decode", nodes),))
+    found = build.info(source_hash(build.sources()))
+    return Manifest(device, config.info(), anchor, found, (Graph("decode", nodes),))
 
 
 def _node(i: int, launch: PlannedLaunch) -> Launch:

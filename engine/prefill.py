@@ -12,12 +12,13 @@ from engine.buffers import TILE_BYTES
 from engine.config import ModelConfig
 from engine.dispatch import Build
 from engine.errors import PlanError
-from engine.kernels import Shape
+from engine.kernels import Shape, ceil_div
 from engine.kernels_weights import dequantize_f16
 from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Planner, Weight, embed, swiglu
 from engine.repack import gpu_row_bytes
 
 BATCH = 512
+TILE_STEP = 128
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,20 @@ class Gemm:
 Work = PlannedLaunch | Gemm
 
 
+def tile_rows(rows: int, cols: int, limit: int = TILE_BYTES) -> int:
+    """Rows of an f16 tile of at most `limit` bytes: equal tiles, whole multiples of 128 where there are several.
+
+    A thin last tile would run a matrix product of its own at a fraction of the rate.
+    """
+    most = limit // (2 * cols)
+    if rows <= most:
+        return rows
+    if most < TILE_STEP:
+        raise PlanError(f"{TILE_STEP} rows of {cols} f16 weights do not fit a tile of {limit} bytes")
+    tiles = ceil_div(rows, most // TILE_STEP * TILE_STEP)
+    return ceil_div(ceil_div(rows, tiles), TILE_STEP) * TILE_STEP
+
+
 class _Prefill:
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
@@ -55,15 +70,13 @@ class _Prefill:
         tokens = self.planner.tokens
         args: tuple[Arg, ...] = (Buf(source), Buf("half"), tokens * cols)
         shape = Shape(cols=cols, tokens=tokens)
-        self.planner.add(
-            "f32_to_f16", ops.f32_to_f16(), shape, args, out=Buf("half"), out_bytes=2 * tokens * cols
-        )
+        self.planner.add("f32_to_f16", ops.f32_to_f16(), shape, args, out=Buf("half"), out_bytes=2 * tokens * cols)
 
     def matrix(self, role: str, out: str, *, add: bool = False) -> None:
         planner, tokens = self.planner, self.planner.tokens
         tensor = planner.tensor(role)
         rows, cols, row_bytes = tensor.rows, tensor.cols, gpu_row_bytes(tensor.quant, tensor.cols)
-        most = rows if tensor.quant == "f16" else TILE_BYTES // (2 * cols)
+        most = rows if tensor.quant == "f16" else tile_rows(rows, cols)
         for first in range(0, rows, most):
             taken = min(most, rows - first)
             source: Buf | Weight = Weight(tensor.name, first * row_bytes)
@@ -76,9 +89,7 @@ class _Prefill:
             self.flush()
             place = Buf(out, 4 * first)
             site = f"{role}/{tensor.quant}"
-            self.work.append(
-                Gemm(site, planner.layer, source, Buf("half"), place, taken, cols, tokens, rows, add)
-            )
+            self.work.append(Gemm(site, planner.layer, source, Buf("half"), place, taken, cols, tokens, rows, add))
         bias = planner.config.model.find(f"{role}_bias", planner.layer)
         if bias is not None:
             args = (Buf(out), Weight(bias.name), rows)
@@ -118,9 +129,7 @@ class _Prefill:
         )
 
 
-def prefill(
-    config: ModelConfig, build: Build, geo: Geometry, tokens: int, *, sample: bool
-) -> tuple[Work, ...]:
+def prefill(config: ModelConfig, build: Build, geo: Geometry, tokens: int, *, sample: bool) -> tuple[Work, ...]:
     """The work of one pass over `tokens` ids in the buffer `tokens`, at the position in `state`.
 
     sample: end with the last token's logits, its arg max and the move to the next position; a pass that is

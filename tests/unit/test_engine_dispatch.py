@@ -81,9 +81,7 @@ def test_no_rule_and_two_rules_are_refused_with_the_shape() -> None:
     once, twice = dispatch.parse("once", RULE), dispatch.parse("twice", RULE + RULE)
     with pytest.raises(PlanError, match="build once has no rule for a q4_K matrix of 9 × 96"):
         once.select("q4_K", 9, 96)
-    with pytest.raises(
-        PlanError, match=r"more than one rule \(mmvq_v2, mmvq_v2\) for a q4_K matrix of 2 × 32"
-    ):
+    with pytest.raises(PlanError, match=r"more than one rule \(mmvq_v2, mmvq_v2\) for a q4_K matrix of 2 × 32"):
         twice.select("q4_K", 2, 32)
 
 
@@ -93,6 +91,12 @@ def test_the_hash_follows_table_flags_and_sources(reference: dispatch.Build) -> 
     hashes = {build.info(sources).hash for build in (reference, changed, flagged) for sources in ("a", "b")}
     assert len(hashes) == 6
     assert reference.info("a") == dispatch.load("reference").info("a")
+
+
+def test_the_sources_of_a_build_are_its_tables_and_what_all_share(reference: dispatch.Build) -> None:
+    loop = dispatch.load("loop").sources()
+    assert set(reference.sources()) - set(loop) == {"mmvq_v2_pf.cu"}
+    assert {"rms_norm.cu", "attn_split.cu", "attn_prefill.cu", "mmvq_v2.cu"} <= set(loop)
 
 
 def test_an_unknown_build_is_refused() -> None:

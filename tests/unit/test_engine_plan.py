@@ -103,6 +103,15 @@ def test_14b_step_by_hand(reference: dispatch.Build) -> None:
     assert [node.i for node in nodes] == list(range(len(launches)))
 
 
+def test_a_build_has_one_hash_for_every_model(reference: dispatch.Build) -> None:
+    made = [
+        plan.manifest(config, reference, H200, "x", planned(config, reference)).build
+        for config in (synthetic("7b"), synthetic("14b"))
+    ]
+    assert made[0] == made[1]
+    assert made[0].name == "reference"
+
+
 def test_a_manifest_survives_its_file(tmp_path: Path, reference: dispatch.Build) -> None:
     config = synthetic("7b")
     made = plan.manifest(config, reference, H200, "7b:tg128", planned(config, reference))
