@@ -59,10 +59,11 @@ class _Groups:
     begin: NDArray[np.int64]
 
     def sizes(self) -> NDArray[np.int64]:
-        return np.diff(self.begin).astype(np.int64, copy=False)
+        return np.diff(self.begin)
 
     def matrix(self, chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-        return self.rows[self.begin[:-1][chosen][:, None] + np.arange(size)]
+        picked: NDArray[np.int64] = self.rows[self.begin[:-1][chosen][:, None] + np.arange(size)]
+        return picked
 
 
 def find_steps(
