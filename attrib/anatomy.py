@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attrib.attribution import Attribution
-from attrib.categories import IDLE, order
+from attrib.categories import COPIES, IDLE, order
 from attrib.jsonout import document
+from attrib.ledger import idle_under_copies
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,21 +98,34 @@ class Anatomy:
         plot_anatomy([self], path)
 
 
+def _copied(attribution: Attribution) -> NDArray[np.int64]:
+    """(steps,) ns in which only a memory copy or set of this process kept the device busy."""
+    steps, kernels, copies = attribution.steps, attribution.trace.kernels, attribution.trace.copies
+    mine = (copies.device == steps.device) & ((copies.process == steps.process) | (copies.process < 0))
+    return idle_under_copies(kernels.start[steps.rows], kernels.end[steps.rows], copies.start[mine], copies.end[mine])
+
+
 def anatomy(attribution: Attribution) -> Anatomy:
-    """Group exclusive time by category; shares are medians over steps of each step's own share."""
+    """Group exclusive time by category; shares are medians over steps of each step's own share.
+
+    Idle time under a memory copy or set counts as copies, so that idle is what nothing on the device covers.
+    """
     found, traffic = attribution.ledger, attribution.traffic
     category = np.array([site.category for site in traffic.sites])[traffic.site]
     short = found.duration < SHORT_NS
     busy = found.exclusive.sum(axis=1)
+    copied = _copied(attribution)
     rows = []
     for name in order():
         mine = np.flatnonzero(category == name)
         if name == IDLE:
-            seconds, duration, share = found.idle, found.idle, np.full(len(busy), np.nan)
-        elif len(mine):
+            seconds, duration, share = found.idle - copied, found.idle, np.full(len(busy), np.nan)
+        elif len(mine) or (name == COPIES and copied.any()):
             seconds = found.exclusive[:, mine].sum(axis=1)
             duration = found.duration[:, mine].sum(axis=1)
             share = seconds / np.maximum(busy, 1)
+            if name == COPIES:
+                seconds = seconds + copied
         else:
             continue
         rows.append(

@@ -7,6 +7,7 @@ import tomllib
 from functools import cache
 from importlib.resources import files
 
+COPIES = "copies"
 OTHER = "other"
 IDLE = "idle"
 

@@ -57,6 +57,30 @@ def close(start: NDArray[np.int64], end: NDArray[np.int64]) -> Ledger:
     return Ledger(duration, exclusive, idle_before, span, idle_before.sum(axis=1), start[:, 0].copy())
 
 
+def idle_under_copies(
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+    copy_start: NDArray[np.int64],
+    copy_end: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """(steps,) ns of a step's idle time during which a memory copy or set ran: no launch covers it, yet the GPU worked.
+
+    Launch times have shape (steps, launches) in any order, copy times shape (copies,) by start. It is the measure of the union of
+    launches and copies, cut to the span, less that of the launches alone.
+    """
+    covered = np.zeros(len(start), np.int64)
+    begin, finish = start.min(axis=1), end.max(axis=1)
+    lo = np.searchsorted(np.maximum.accumulate(copy_end), begin, "right")
+    hi = np.searchsorted(copy_start, finish, "left")
+    for step in np.flatnonzero(lo < hi):
+        copied = slice(lo[step], hi[step])
+        first = np.concatenate((start[step], np.clip(copy_start[copied], begin[step], finish[step])))
+        last = np.concatenate((end[step], np.clip(copy_end[copied], begin[step], finish[step])))
+        both = close(first[None, :], last[None, :]).exclusive.sum()
+        covered[step] = both - close(start[step : step + 1], end[step : step + 1]).exclusive.sum()
+    return covered
+
+
 def _restore(values: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:
     restored = np.empty_like(values)
     np.put_along_axis(restored, order, values, axis=1)
