@@ -23,6 +23,8 @@ from attrib.trace import Trace, VariantNames
 
 F16_BYTES = 2
 STREAMING = "weight streaming"
+GATHERED = ("embed", "token_embd")
+"""Roles that read single rows of a table: their bytes are real, a streaming rate of them is not."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def from_manifest(trace: Trace, steps: Steps, manifest: Manifest, graph: str = "
         role, _, quant = node.site.partition("/")
         weight = float(node.weight_bytes) if node.weight_bytes else np.nan
         kv = float(node.kv_bytes) if node.kv_bytes else np.nan
-        streams = node.weight_bytes > 0 and quant
+        streams = node.weight_bytes > 0 and quant and role not in GATHERED
         category = STREAMING if streams else category_of(node.kernel)
         layer = -1 if node.layer is None else node.layer
         slots.append(_Slot(node.site, quant, category, role, layer, weight if streams else np.nan, kv))
