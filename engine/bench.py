@@ -137,9 +137,7 @@ def measure(session: Session, at: Anchor, windows: int) -> dict[str, Any]:
         extra["host_share"] = max(0.0, 1 - extra["replay_ns"] / step)
     return {
         **description(session, at),
-        "windows": [
-            {"step_ns": times, "tok_per_s": tokens * len(times) * 1e9 / sum(times)} for times in found
-        ],
+        "windows": [{"step_ns": times, "tok_per_s": tokens * len(times) * 1e9 / sum(times)} for times in found],
         "step_ns": step,
         "tok_per_s": tokens * 1e9 / step,
         **extra,

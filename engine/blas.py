@@ -58,9 +58,7 @@ class Blas:
                 _DEFAULT_ALGORITHM,
             )
         except self._binding.cuBLASError as error:
-            raise CudaError(
-                f"cuBLAS refused a {tokens} × {cols} by {cols} × {rows} product: {error}"
-            ) from error
+            raise CudaError(f"cuBLAS refused a {tokens} × {cols} by {cols} × {rows} product: {error}") from error
 
 
 @contextmanager

@@ -22,9 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Decode engine: Qwen2 and Llama models from GGUF files or synthetic weights, one CUDA graph a step.",
 )
-ModelArg = Annotated[
-    str, typer.Argument(help="A GGUF file, or a built-in model: 7b, 14b, qwen2.5-14b:q4_k_m, …")
-]
+ModelArg = Annotated[str, typer.Argument(help="A GGUF file, or a built-in model: 7b, 14b, qwen2.5-14b:q4_k_m, …")]
 BuildOpt = Annotated[str, typer.Option(help="Engine build, a table in engine/builds.")]
 SeedOpt = Annotated[int, typer.Option(help="Seed of synthetic weights.")]
 GpuOpt = Annotated[int, typer.Option(help="Number of the GPU.")]
@@ -47,19 +45,15 @@ def _without_nan(value: Any) -> Any:
 
 
 @app.command()
-def bench(  # noqa: PLR0917 - a parameter is an option of the command
+def bench(
     model: ModelArg,
     anchor: Annotated[str, typer.Option(help="tg128, @N (steps after N tokens) or pp512.")] = "tg128",
     build: BuildOpt = "reference",
     windows: Annotated[int, typer.Option(min=1, help="Timed windows.")] = 3,
     steps: Annotated[int | None, typer.Option(help="Decode steps a window.")] = None,
-    capacity: Annotated[
-        int | None, typer.Option(help="KV positions; by default what the anchor needs.")
-    ] = None,
+    capacity: Annotated[int | None, typer.Option(help="KV positions; by default what the anchor needs.")] = None,
     traced: Annotated[bool, typer.Option(help="Run for a profiler: NVTX ranges, no timing.")] = False,
-    manifest: Annotated[
-        Path | None, typer.Option(help="Write the manifest of the decode graph here.")
-    ] = None,
+    manifest: Annotated[Path | None, typer.Option(help="Write the manifest of the decode graph here.")] = None,
     seed: SeedOpt = 1,
     gpu: GpuOpt = 0,
     as_json: JsonOpt = False,
@@ -84,19 +78,15 @@ def bench(  # noqa: PLR0917 - a parameter is an option of the command
     lines = [f"{found['model']} {at.name}, build {found['build']} {found['build_hash']}, {found['device']}"]
     if not traced:
         rates = ", ".join(f"{window['tok_per_s']:.2f}" for window in found["windows"])
-        lines += [
-            f"{found['tok_per_s']:.2f} tok/s, {found['step_ns'] / 1e6:.3f} ms (median; windows {rates} tok/s)"
-        ]
+        lines += [f"{found['tok_per_s']:.2f} tok/s, {found['step_ns'] / 1e6:.3f} ms (median; windows {rates} tok/s)"]
     if "host_share" in found:
-        lines.append(
-            f"replay {found['replay_ns'] / 1e6:.3f} ms, host {100 * found['host_share']:.1f} % of a step"
-        )
+        lines.append(f"replay {found['replay_ns'] / 1e6:.3f} ms, host {100 * found['host_share']:.1f} % of a step")
     lines.append(f"weights {found['weight_bytes'] / 1e9:.3f} GB at {found['load_gbps']:.2f} GB/s")
     _emit(found, as_json, lines)
 
 
 @app.command()
-def generate(  # noqa: PLR0917 - a parameter is an option of the command
+def generate(
     model: ModelArg,
     tokens: Annotated[str, typer.Option(help="Prompt as token ids with commas between.")],
     count: Annotated[int, typer.Option("--count", "-n", min=1, max=4096, help="Tokens to produce.")] = 32,
@@ -124,9 +114,7 @@ def generate(  # noqa: PLR0917 - a parameter is an option of the command
 @app.command()
 def synth(
     model: Annotated[str, typer.Argument(help="A built-in model, for example qwen2.5-14b:q4_k_m.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Write a GGUF file; without it, fill the GPU and time it.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write a GGUF file; without it, fill the GPU and time it.")] = None,
     seed: SeedOpt = 1,
     gpu: GpuOpt = 0,
     as_json: JsonOpt = False,
@@ -165,7 +153,7 @@ def synth(
 
 
 @app.command()
-def verify(  # noqa: PLR0917 - a parameter is an option of the command
+def verify(
     model: ModelArg,
     base: Annotated[str, typer.Option(help="Build that is trusted.")] = "reference",
     build: BuildOpt = "reference",

@@ -67,9 +67,7 @@ def checked(config: ModelConfig) -> ModelConfig:
     for tensor in model.tensors:
         if tensor.quant not in GPU_QUANTS:
             known = ", ".join(GPU_QUANTS)
-            raise ModelError(
-                f"tensor {tensor.name} has type {tensor.quant}; the engine has kernels for {known}"
-            )
+            raise ModelError(f"tensor {tensor.name} has type {tensor.quant}; the engine has kernels for {known}")
     model.head()
     for layer in range(shape.layers):
         for role in (*LAYER_ROLES, "attn_norm", "ffn_norm"):
@@ -77,9 +75,7 @@ def checked(config: ModelConfig) -> ModelConfig:
     _require(model, "token_embd", None)
     _require(model, "output_norm", None)
     if shape.heads % shape.kv_heads:
-        raise ModelError(
-            f"model {shape.name} has {shape.heads} heads, no multiple of {shape.kv_heads} KV heads"
-        )
+        raise ModelError(f"model {shape.name} has {shape.heads} heads, no multiple of {shape.kv_heads} KV heads")
     return config
 
 
@@ -91,9 +87,7 @@ def _require(model: Model, role: str, layer: int | None) -> None:
     expected = (1, model.shape.hidden) if role in _VECTOR_ROLES else model.shape.matrix(role)
     if (tensor.rows, tensor.cols) != expected:
         rows, cols = expected
-        raise ModelError(
-            f"tensor {tensor.name} is {tensor.rows} × {tensor.cols}; the metadata says {rows} × {cols}"
-        )
+        raise ModelError(f"tensor {tensor.name} is {tensor.rows} × {tensor.cols}; the metadata says {rows} × {cols}")
 
 
 def resolve(spec: str, seed: int = DEFAULT_SEED) -> ModelConfig:

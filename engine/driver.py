@@ -72,9 +72,7 @@ def _driver() -> ModuleType:
             "no NVIDIA driver: libcuda cannot be loaded; install the driver, or run on a machine that has one"
         ) from error
     if int(status) == _NO_DEVICE:
-        raise CudaError(
-            "no NVIDIA GPU: the driver finds no device; check nvidia-smi and CUDA_VISIBLE_DEVICES", 100
-        )
+        raise CudaError("no NVIDIA GPU: the driver finds no device; check nvidia-smi and CUDA_VISIBLE_DEVICES", 100)
     if int(status):
         raise CudaError(f"the NVIDIA driver cannot start: {_describe(driver, status)}", int(status))
     return driver
@@ -147,9 +145,7 @@ def require_memory(nbytes: int, what: str) -> None:
     """Raise DeviceMemoryError naming bytes needed and free when `nbytes` more do not fit now."""
     free, _ = memory_info()
     if nbytes > free:
-        raise DeviceMemoryError(
-            f"{what} needs {nbytes} bytes of device memory and {free} are free", _OUT_OF_MEMORY
-        )
+        raise DeviceMemoryError(f"{what} needs {nbytes} bytes of device memory and {free} are free", _OUT_OF_MEMORY)
 
 
 @contextmanager
@@ -204,9 +200,7 @@ def allocation(nbytes: int, what: str = "a buffer") -> Iterator[int]:
     status, pointer = cu.cuMemAlloc(max(nbytes, 1))
     if int(status) == _OUT_OF_MEMORY:
         require_memory(nbytes, what)
-        raise DeviceMemoryError(
-            f"{what} needs {nbytes} bytes in one piece; free memory is fragmented", _OUT_OF_MEMORY
-        )
+        raise DeviceMemoryError(f"{what} needs {nbytes} bytes in one piece; free memory is fragmented", _OUT_OF_MEMORY)
     check((status,))
     try:
         yield int(pointer)
@@ -288,9 +282,7 @@ class Arguments:
         self.address = ctypes.addressof(self._table)
 
 
-def launch(
-    function: Kernel, grid: Dim3, block: Dim3, arguments: Arguments, *, on: Any, smem: int = 0
-) -> None:
+def launch(function: Kernel, grid: Dim3, block: Dim3, arguments: Arguments, *, on: Any, smem: int = 0) -> None:
     """Launch a kernel; the driver copies the arguments now. Raises CudaError naming the kernel."""
     status = _driver().cuLaunchKernel(function.handle, *grid, *block, smem, on, arguments.address, 0)[0]
     if int(status):
@@ -357,9 +349,7 @@ def nvrtc_version() -> str:
     return f"{major}.{minor}"
 
 
-def compile_cubin(
-    name: str, source: str, headers: dict[str, str], options: Sequence[str]
-) -> tuple[bytes, str]:
+def compile_cubin(name: str, source: str, headers: dict[str, str], options: Sequence[str]) -> tuple[bytes, str]:
     """(cubin, log) of one source whose includes are all in `headers`; needs no GPU.
 
     Raises BuildError with the compiler's log.

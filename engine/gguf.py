@@ -101,9 +101,7 @@ class Reader:
         raw = self._tensors[name]
         quant = QUANT_OF_GGML.get(int(raw.tensor_type))
         if quant is None:
-            raise ModelError(
-                f"tensor {name} of {self.path} has type {raw.tensor_type.name}, unknown to the engine"
-            )
+            raise ModelError(f"tensor {name} of {self.path} has type {raw.tensor_type.name}, unknown to the engine")
         dims = [int(n) for n in raw.shape]
         rows, cols = (int(np.prod(dims[1:])), dims[0]) if len(dims) > 1 else (1, dims[0])
         layer, role = _role(name)
@@ -174,12 +172,8 @@ def read_config(path: Path) -> ModelConfig:
     )
     rotated = number("rope.dimension_count", int, shape.head_dim)
     if rotated != shape.head_dim:
-        raise ModelError(
-            f"{path} rotates {rotated} of {shape.head_dim} head dimensions; the engine rotates all"
-        )
+        raise ModelError(f"{path} rotates {rotated} of {shape.head_dim} head dimensions; the engine rotates all")
     recipe = "+".join(sorted({t.quant for t in tensors if t.role in LAYER_ROLES}))
     source = f"file {path.name}, header sha256 {reader.header_hash()[:16]}"
     context = number("context_length", int, 4096)
-    return checked(
-        ModelConfig(Model(shape, recipe, tensors), source, context, path, paired_rope=arch == "llama")
-    )
+    return checked(ModelConfig(Model(shape, recipe, tensors), source, context, path, paired_rope=arch == "llama"))

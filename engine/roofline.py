@@ -104,9 +104,7 @@ def _time(kernel: driver.Kernel, gpu: driver.Gpu, memory: tuple[int, int], size:
     spec = read_kernel()
     sink = base + pool
     packed = [
-        driver.Arguments(
-            [ctypes.c_void_p(base + i * size % pool), ctypes.c_void_p(sink), ctypes.c_int32(shape.cols)]
-        )
+        driver.Arguments([ctypes.c_void_p(base + i * size % pool), ctypes.c_void_p(sink), ctypes.c_int32(shape.cols)])
         for i in range(launches)
     ]
 

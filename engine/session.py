@@ -117,9 +117,7 @@ class Session:
         loaded = stack.enter_context(weights.load(self.config, self.stream, fill))
         self._weights, self.load_seconds, self.weight_bytes = loaded.addresses, loaded.seconds, loaded.nbytes
         shape = self.config.model.shape
-        table = rope_table(
-            shape.rope_theta, shape.head_dim, self.geometry.capacity, weights.rope_factors(self.config)
-        )
+        table = rope_table(shape.rope_theta, shape.head_dim, self.geometry.capacity, weights.rope_factors(self.config))
         driver.upload(self._addresses["rope"], table, self.stream)
         self._readback = stack.enter_context(driver.pinned(4 * ops.STATE_INTS)).view(np.int32)
         self._steps = [self._bind(launch) for launch in self.launches]
@@ -185,9 +183,7 @@ class Session:
         """
         if not tokens or start + len(tokens) >= self.geometry.capacity:
             capacity = self.geometry.capacity
-            raise PlanError(
-                f"a prompt of {len(tokens)} tokens at {start} does not fit a capacity of {capacity}"
-            )
+            raise PlanError(f"a prompt of {len(tokens)} tokens at {start} does not fit a capacity of {capacity}")
         self._check_tokens(tokens)
         ids = np.asarray(tokens, np.int32)
         for first in range(0, len(ids), self.batch):
@@ -203,9 +199,7 @@ class Session:
             self._blas = self._stack.enter_context(open_blas(self.stream, self._addresses["workspace"]))
         key = (tokens, sample)
         if key not in self._passes:
-            planned: tuple[Work, ...] = prefill.prefill(
-                self.config, self.build, self.geometry, tokens, sample=sample
-            )
+            planned: tuple[Work, ...] = prefill.prefill(self.config, self.build, self.geometry, tokens, sample=sample)
             self._passes[key] = [self._bind(w) if isinstance(w, PlannedLaunch) else w for w in planned]
         return self._passes[key]
 

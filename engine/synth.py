@@ -42,9 +42,7 @@ def host_rows(config: ModelConfig, tensor: Tensor, first: int, rows: int) -> Byt
     """Rows of a synthetic tensor as stored, uint8 [rows][row bytes]."""
     key, (a, b) = tensor_key(config.seed, tensor.name), parameters(tensor)
     if tensor.quant in WORDS:
-        return synth_rows(
-            tensor.quant, rows, tensor.cols, key, d_bits=int(a), dmin_bits=int(b), first_row=first
-        )
+        return synth_rows(tensor.quant, rows, tensor.cols, key, d_bits=int(a), dmin_bits=int(b), first_row=first)
     return synth_floats(tensor.quant, rows, tensor.cols, key, offset=a, scale=b, first_row=first)
 
 

@@ -61,9 +61,7 @@ def chunks(tensors: tuple[Tensor, ...], limit: int = CHUNK_BYTES) -> Iterator[Ch
 
 
 @contextmanager
-def load(
-    config: ModelConfig, on: Any, fill: Callable[[ModelConfig, dict[str, int], Any], None]
-) -> Iterator[Weights]:
+def load(config: ModelConfig, on: Any, fill: Callable[[ModelConfig, dict[str, int], Any], None]) -> Iterator[Weights]:
     """Allocate and fill the weights of a model; freed on exit.
 
     fill(config, addresses, stream) writes them: `upload`, or a synthetic filler. Raises DeviceMemoryError
@@ -118,9 +116,7 @@ def upload(config: ModelConfig, addresses: dict[str, int], on: Any) -> None:
 
 def _stage(reader: Reader, chunk: Chunk, slot: NDArray[np.uint8]) -> None:
     tensor = chunk.tensor
-    rows = stored_rows(tensor.quant, reader.stored(tensor.name), tensor.cols)[
-        chunk.first : chunk.first + chunk.rows
-    ]
+    rows = stored_rows(tensor.quant, reader.stored(tensor.name), tensor.cols)[chunk.first : chunk.first + chunk.rows]
     slot[: chunk.nbytes].reshape(chunk.rows, -1)[:] = to_gpu(tensor.quant, rows, tensor.cols)
 
 

@@ -109,9 +109,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]
     """Replace the compiler by one that only notes what it is asked for."""
     calls: list[tuple[str, tuple[str, ...]]] = []
 
-    def compile_cubin(
-        name: str, source: str, headers: dict[str, str], options: tuple[str, ...]
-    ) -> tuple[bytes, str]:
+    def compile_cubin(name: str, source: str, headers: dict[str, str], options: tuple[str, ...]) -> tuple[bytes, str]:
         calls.append((name, tuple(options)))
         return b"code", "log"
 
