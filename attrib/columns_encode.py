@@ -15,7 +15,7 @@ Columns = Sequence[NDArray[np.int64]]
 class TupleEncoder:
     """Gives each distinct row of a few integer columns a code that never changes afterwards.
 
-    Rows are looked up by a 64-bit multiplicative hash and then compared column by column, so a hash collision
+    Rows are looked up by a 64-bit hash and then compared column by column, so a hash collision
     costs time, never a wrong code: a colliding dictionary is hashed again with other multipliers. Which code a
     row gets depends on the order of arrival; `ranked` does not.
     """
@@ -58,7 +58,7 @@ class TupleEncoder:
 
     def _hashed(self, tuples: NDArray[np.int64]) -> _Dictionary:
         while True:
-            # Odd, so that two tuples that differ in one column only never collide.
+            # Odd, so that every step is a bijection: tuples that differ in one column only never collide.
             multipliers = self._rng.integers(0, 2**64, tuples.shape[1], np.uint64) | np.uint64(1)
             hashes = _hash(list(tuples.T), multipliers)
             slots = np.argsort(hashes)
@@ -93,7 +93,10 @@ class _Dictionary:
 
 
 def _hash(columns: Columns, multipliers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    total: NDArray[np.uint64] = columns[0].view(np.uint64) * multipliers[0]
-    for column, multiplier in zip(columns[1:], multipliers[1:], strict=True):
-        total += column.view(np.uint64) * multiplier
+    total = np.zeros(len(columns[0]), np.uint64)
+    for column, multiplier in zip(columns, multipliers, strict=True):
+        # The shift brings the high half down: a product alone never lets a high bit reach a lower one.
+        total ^= column.view(np.uint64)
+        total *= multiplier
+        total ^= total >> np.uint64(32)
     return total

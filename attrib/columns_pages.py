@@ -124,7 +124,7 @@ def read_chunks(
                 yield from decoder.run(root)
             finally:
                 os.close(descriptor)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the message may quote bytes of a damaged schema
         raise UnsupportedLayoutError(str(error)) from error
 
 
@@ -248,8 +248,9 @@ class _Decoder:
             raise UnsupportedLayoutError("a record header with long entries")
         types = header[1:]
         offsets = int(header[0]) + np.concatenate([[0], np.cumsum(CONTENT[types])])
-        if bool((sizes < offsets[-1]).any()):
-            raise UnsupportedLayoutError("a record shorter than its header says")
+        whole = int(header[0]) == self._header
+        if bool(((sizes < offsets[-1]) | (whole & (sizes > offsets[-1]))).any()):
+            raise UnsupportedLayoutError("a record that is not as long as its header says")
         rows = _windows(buffer, records, int(offsets[-1]))
         for name, place in self._columns.items():
             kind = int(types[place])

@@ -37,7 +37,7 @@ def read_chunks(
                     raise _bad_value(connection, path, names, required) from None
                 table = np.frombuffer(flat, np.int64).reshape(len(rows), len(names))
                 yield {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the message may quote bytes of a damaged schema
             raise SchemaError(f"{path}: cannot read table {KERNEL}: {error}.") from error
 
 

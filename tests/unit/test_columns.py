@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attrib.columns import COLUMNS, KernelColumns, Variants, read_kernels
-from attrib.columns_encode import TupleEncoder
+from attrib.columns_encode import TupleEncoder, _hash
 from attrib.columns_open import readonly_uri
 from attrib.errors import RefusedError, SchemaError
 from attrib.schema import KERNEL
@@ -139,16 +139,19 @@ def test_every_integer_width_and_page_size(tmp_path: Path, page: int) -> None:
 
 
 def test_pages_out_of_order_and_row_ids_of_every_length(tmp_path: Path) -> None:
-    path = table(tmp_path / "t.sqlite", [ROW | {"start": i, "end": i + 1} for i in range(3000)])
+    path = table(tmp_path / "t.sqlite", [])
+    ids = [sign * ((1 << bits) + i) for bits in range(0, 63, 7) for sign in (1, -1) for i in range(200)]
+    ids = [ids[i * 7919 % len(ids)] for i in range(len(ids))]
     with closing(sqlite3.connect(path)) as db:
-        db.execute(f"DELETE FROM {KERNEL} WHERE rowid % 3 = 0")
-        db.execute(f"CREATE TABLE other AS SELECT * FROM {KERNEL}")
-        for shift in (0, 1 << 10, 1 << 20, 1 << 40, 1 << 62):
-            db.execute(f"UPDATE {KERNEL} SET rowid = {shift} + rowid * 2 WHERE start % 5 = {shift.bit_length() % 5}")
-        db.execute("DROP TABLE other")
-        db.executemany(f'INSERT INTO {KERNEL} (start, "end", shortName) VALUES (?, ?, 1)', [(i, i) for i in range(500)])
+        db.execute("CREATE TABLE other (filler BLOB)")
+        for i in dict.fromkeys(ids):
+            insert = f'INSERT INTO {KERNEL} (rowid, start, "end", shortName) VALUES (?, 5, ?, 1)'
+            db.execute(insert, (i, 6 + i % 3))
+            db.execute("INSERT INTO other VALUES (zeroblob(300))")
+        db.execute(f"DELETE FROM {KERNEL} WHERE rowid % 11 = 0")
         db.commit()
-    assert len(same(path).start) == 2500
+        expected = db.execute(f'SELECT "end" FROM {KERNEL} ORDER BY start, "end", rowid').fetchall()
+    assert same(path).end.tolist() == [end for (end,) in expected]
 
 
 scalar = st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1), st.sampled_from([0, 1, 255, 70000]))
@@ -295,10 +298,16 @@ def test_unfinished_writes_are_refused(tmp_path: Path) -> None:
 
 def test_colliding_hashes_never_give_a_wrong_code() -> None:
     encoder = TupleEncoder(2)
-    multipliers = [int(m) for m in encoder._dictionary.multipliers]
-    # a·m0 + b·m1 = 0 (mod 2^64) for a = m1, b = -m0: the same hash as (0, 0).
-    rows = np.array([(0, 0), (multipliers[1], -multipliers[0]), (0, 0), (5, 6)], dtype=object) % 2**64
-    columns = list(rows.astype(np.uint64).view(np.int64).T.copy())
+    first = int(encoder._dictionary.multipliers[0])
+
+    def step(value: int) -> int:
+        product = value * first % 2**64
+        return product ^ product >> 32
+
+    # The second column undoes what the first made different: (7, x) and (0, 0) have one hash.
+    rows = np.array([(0, 0), (7, step(7) ^ step(0)), (0, 0), (5, 6)], np.uint64)
+    assert len(set(_hash(list(rows.view(np.int64).T), encoder._dictionary.multipliers).tolist())) == 2
+    columns = list(rows.view(np.int64).T.copy())
     codes = encoder.encode(columns)
     assert len(encoder.tuples) == 3
     np.testing.assert_array_equal(encoder.tuples[codes], np.column_stack(columns))
