@@ -80,9 +80,11 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
     given = [n for n in ("model", "table", "manifest") if getattr(options, n) is not None]
     if len(given) > 1:
         raise RefusedError(f"bytes can come from one source only, and {' and '.join(given)} were given")
+    if options.rules is not None and options.model is None:
+        raise RefusedError("--rules says how launches map to a model's matrices; give --model too")
     steps = find_steps(trace, options.nvtx, options.graph, options.device, options.process, options.steps)
     kernels = trace.kernels
-    closed = ledger.close(kernels.start[steps.rows], kernels.end[steps.rows])
+    closed = ledger.close_rows(kernels.start, kernels.end, steps.rows)
     model, build, anchor = "", options.build, options.anchor
     if options.manifest is not None:
         manifest = options.manifest if isinstance(options.manifest, Manifest) else load_manifest(options.manifest)

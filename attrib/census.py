@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from attrib.attribution import Attribution
 from attrib.device import GIGA, Roofline
 from attrib.errors import RefusedError
-from attrib.jsonout import document
+from attrib.jsonout import document, whole
 from attrib.roofline import RateClass, choose
 from attrib.traffic import STREAMING
 
@@ -141,8 +141,8 @@ class Census:
             "quant": row.quant or None,
             "category": row.category,
             "launches": row.launches,
-            "bytes": row.bytes,
-            "kv_bytes": row.kv_bytes,
+            "bytes": whole(row.bytes),
+            "kv_bytes": whole(row.kv_bytes),
             "duration_us": row.duration * 1e6,
             "exclusive_us": row.exclusive * 1e6,
             "ms_per_step": row.step_seconds * 1e3,

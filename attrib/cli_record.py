@@ -128,6 +128,7 @@ def scrub(
     Example: attrib scrub trace.sqlite shareable.sqlite
     """
     from attrib import tables
+    from attrib.scrub import CONSTANTS
     from attrib.scrub import scrub as make
 
     report = make(source, target, drop_nvtx=drop_nvtx, force=force)
@@ -135,7 +136,12 @@ def scrub(
         _print_json(report.to_json())
         return
     table = _table(("table", "left"), ("rows", "right"), ("values", "right"), ("removed", "left"))
+    constants = [removal for removal in report.removed if removal.reason == CONSTANTS]
+    if constants:
+        _add(table, f"{len(constants)} ENUM_ tables", str(sum(r.rows for r in constants)), "0", CONSTANTS)
     for removal in report.removed:
+        if removal.reason == CONSTANTS:
+            continue
         columns = f" ({', '.join(removal.columns)})" if removal.columns else ""
         _add(table, removal.table, str(removal.rows), str(removal.values), removal.reason + columns)
     tables.console().print(table)

@@ -11,6 +11,11 @@ def document(fields: dict[str, Any]) -> dict[str, Any]:
     return {str(key): clean(item) for key, item in fields.items()}
 
 
+def whole(value: float) -> float | int:
+    """An integer where the value is one, such as a count of bytes; anything else unchanged."""
+    return int(value) if math.isfinite(value) and value == int(value) else value
+
+
 def clean(value: Any) -> Any:
     """The value with every non-finite number replaced by None and numpy scalars unwrapped."""
     if isinstance(value, dict):

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+BLOCK_LAUNCHES = 1 << 18
+"""Launches handled at once: large enough for numpy, small enough to stay in cache and to add no memory."""
+
 
 @dataclass(frozen=True)
 class Ledger:
@@ -18,7 +21,6 @@ class Ledger:
 
     duration: NDArray[np.int64]
     exclusive: NDArray[np.int64]
-    idle_before: NDArray[np.int64]
     span: NDArray[np.int64]
     """(steps,) first start to last end"""
     idle: NDArray[np.int64]
@@ -36,6 +38,22 @@ class Ledger:
         return self.begin[1:] - (self.begin + self.span)[:-1]
 
 
+def close_rows(start: NDArray[np.int64], end: NDArray[np.int64], rows: NDArray[np.int64]) -> Ledger:
+    """Ledger of the steps whose launches are `rows` (steps, launches) of the columns `start` and `end`, in ns."""
+    steps, launches = rows.shape
+    each = max(BLOCK_LAUNCHES // launches, 1)
+    found = Ledger(
+        np.empty((steps, launches), np.int64), np.empty((steps, launches), np.int64),
+        np.empty(steps, np.int64), np.empty(steps, np.int64), np.empty(steps, np.int64),
+    )  # fmt: skip
+    for first in range(0, steps, each):
+        block = slice(first, first + each)
+        closed = close(start[rows[block]], end[rows[block]])
+        for name in ("duration", "exclusive", "span", "idle", "begin"):
+            getattr(found, name)[block] = getattr(closed, name)
+    return found
+
+
 def close(start: NDArray[np.int64], end: NDArray[np.int64]) -> Ledger:
     """Ledger of steps given as (steps, launches) start and end times in ns, launches in any order."""
     order = None
@@ -49,12 +67,12 @@ def close(start: NDArray[np.int64], end: NDArray[np.int64]) -> Ledger:
     before[:, 1:] = latest[:, :-1]
     before[:, 0] = start[:, 0]
     exclusive = np.maximum(end - np.maximum(start, before), 0)
-    idle_before = np.maximum(start - before, 0)
+    idle = np.maximum(start - before, 0).sum(axis=1)
     span = latest[:, -1] - start[:, 0]
     duration = end - start
     if order is not None:
-        duration, exclusive, idle_before = (_restore(a, order) for a in (duration, exclusive, idle_before))
-    return Ledger(duration, exclusive, idle_before, span, idle_before.sum(axis=1), start[:, 0].copy())
+        duration, exclusive = _restore(duration, order), _restore(exclusive, order)
+    return Ledger(duration, exclusive, span, idle, start[:, 0].copy())
 
 
 def idle_under_copies(
@@ -65,8 +83,8 @@ def idle_under_copies(
 ) -> NDArray[np.int64]:
     """(steps,) ns of a step's idle time during which a memory copy or set ran: no launch covers it, yet the GPU worked.
 
-    Launch times have shape (steps, launches) in any order, copy times shape (copies,) by start. It is the measure of the union of
-    launches and copies, cut to the span, less that of the launches alone.
+    Launch times have shape (steps, launches) in any order, copy times shape (copies,) by start. It is the measure
+    of the union of launches and copies, cut to the span, less that of the launches alone.
     """
     covered = np.zeros(len(start), np.int64)
     begin, finish = start.min(axis=1), end.max(axis=1)

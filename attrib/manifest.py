@@ -119,34 +119,82 @@ def load(path: Path) -> Manifest:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise JoinError(f"manifest {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise JoinError(f"manifest {path} is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         raise JoinError(f"manifest {path} has schema {found!r}; this version reads {SCHEMA!r}")
     try:
         return _parse(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise JoinError(f"manifest {path} has a missing or wrong field: {error}") from error
 
 
 def _parse(document: dict[str, Any]) -> Manifest:
+    device, model, build = document["device"], document["model"], document["build"]
     return Manifest(
-        device=DeviceInfo(**document["device"]),
-        model=ModelInfo(**document["model"]),
-        anchor=str(document["anchor"]),
-        build=BuildInfo(**{**document["build"], "flags": tuple(document["build"].get("flags", ()))}),
-        graphs=tuple(
-            Graph(graph["name"], tuple(_launch(node) for node in graph["nodes"])) for graph in document["graphs"]
+        device=DeviceInfo(
+            _text(device, "name"), _count(device, "sms"), _number(device, "peak_bytes_per_s"),
+            _count(device, "threads_per_sm"), _text(device, "compute_capability", ""),
         ),
-        wall_step_ns=tuple(int(ns) for ns in document.get("wall", {}).get("step_ns", ())),
-    )
+        model=ModelInfo(
+            _text(model, "name"), _text(model, "arch"), _text(model, "recipe"), _text(model, "source"),
+            {str(key): _count(model["dims"], key) for key in model.get("dims", {})},
+        ),
+        anchor=_text(document, "anchor"),
+        build=BuildInfo(_text(build, "name"), _text(build, "hash"), tuple(str(f) for f in build.get("flags", ()))),
+        graphs=tuple(_graph(graph) for graph in document["graphs"]),
+        wall_step_ns=tuple(_whole(ns, "wall.step_ns") for ns in document.get("wall", {}).get("step_ns", ())),
+    )  # fmt: skip
+
+
+def _graph(graph: dict[str, Any]) -> Graph:
+    name = _text(graph, "name")
+    nodes = tuple(_launch(node) for node in graph["nodes"])
+    for place, node in enumerate(nodes):
+        if node.i != place:
+            raise ValueError(f"graph {name!r} has node {node.i} at place {place}")
+    return Graph(name, nodes)
 
 
 def _launch(node: dict[str, Any]) -> Launch:
-    return Launch(**{**node, "grid": _dim3(node["grid"]), "block": _dim3(node["block"])})
+    try:
+        layer = None if node.get("layer") is None else _count(node, "layer")
+        sizes = {
+            key: _count(node, key, 0) for key in ("weight_bytes", "kv_bytes", "act_bytes", "units", "units_covered")
+        }
+        grid, block = _dim3(node, "grid"), _dim3(node, "block")
+        return Launch(_count(node, "i"), _text(node, "site"), layer, _text(node, "kernel"), grid, block, **sizes)
+    except ValueError as error:
+        raise ValueError(f"node {node.get('i')}: {error}") from error
 
 
-def _dim3(value: list[int]) -> Dim3:
-    x, y, z = (int(v) for v in value)
-    return (x, y, z)
+def _dim3(node: dict[str, Any], key: str) -> Dim3:
+    values = [_whole(value, key) for value in node[key]]
+    if len(values) != 3:
+        raise ValueError(f"{key} has {len(values)} numbers, not 3")
+    return (values[0], values[1], values[2])
+
+
+def _text(fields: dict[str, Any], key: str, default: str | None = None) -> str:
+    value = fields[key] if default is None else fields.get(key, default)
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is {value!r}, not text")
+    return value
+
+
+def _count(fields: dict[str, Any], key: str, default: int | None = None) -> int:
+    return _whole(fields[key] if default is None else fields.get(key, default), key)
+
+
+def _whole(value: Any, key: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{key} is {value!r}, not a whole number from 0 up")
+    return value
+
+
+def _number(fields: dict[str, Any], key: str) -> float:
+    value = fields[key]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise ValueError(f"{key} is {value!r}, not a number from 0 up")
+    return float(value)

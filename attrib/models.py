@@ -157,7 +157,9 @@ def _recipe_type(role: str, layer: int | None, shape: ModelShape) -> str:
     return quant if cols % BLOCKS[quant][0] == 0 else _FALLBACK[quant]
 
 
-def _tensors(shape: ModelShape) -> Iterator[Tensor]:
+def recipe_tensors(shape: ModelShape) -> Iterator[Tensor]:
+    """Every tensor of a model of this shape as q4_k_m stores it, in file order."""
+
     def matrix(name: str, role: str, layer: int | None) -> Tensor:
         rows, cols = shape.matrix(role)
         return Tensor(f"{name}.weight", role, layer, rows, cols, _recipe_type(role, layer, shape))
@@ -198,4 +200,4 @@ def builtin(spec: str) -> Model:
     if recipe not in RECIPES:
         raise AttribError(f"recipe {recipe!r} is not built in; known are {', '.join(RECIPES)}")
     shape = known[name]
-    return Model(shape, recipe, tuple(_tensors(shape)))
+    return Model(shape, recipe, tuple(recipe_tensors(shape)))

@@ -86,7 +86,7 @@ def _rate_chart(census: Census, rows: Sequence[SiteRow], title: str, path: str) 
         if census.rate_class is not None:
             handles.append(Patch(facecolor=_BAND, alpha=0.45, label=f"class: {census.rate_class.describe()}"))
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-        _caption(figure, census.device, census.model, census.build, census.anchor, f"{census.step_count} steps")
+        _caption(figure, census.device, census.model, census.build, census.anchor, f"steps: {census.step_count}")
         _save(figure, path)
 
 
@@ -117,7 +117,7 @@ def plot_anatomy(found: Sequence[Anatomy], path: str, titles: Sequence[str] | No
         handles, labels = top.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
         first = found[0]
-        _caption(figure, first.device, first.model, first.build, first.anchor, f"{first.step_count} steps")
+        _caption(figure, first.device, first.model, first.build, first.anchor, f"steps: {first.step_count}")
         _save(figure, path)
 
 

@@ -102,8 +102,10 @@ def parse(text: str, source: str) -> Rules:
             tail=tuple(raw.get("tail", {}).get("roles", ())),
             kv=tuple(re.compile(rule["function"]) for rule in raw.get("kv", ())),
         )
-    except (tomllib.TOMLDecodeError, re.error, KeyError, TypeError) as error:
-        raise JoinError(f"rule file {source} is not valid: {type(error).__name__} {error}") from error
+    except KeyError as error:
+        raise JoinError(f"rule file {source} has no {error}; see the rules shipped with the package") from error
+    except (tomllib.TOMLDecodeError, re.error, TypeError, AttributeError) as error:
+        raise JoinError(f"rule file {source} is not valid: {error}") from error
 
 
 def quant_of(stream: Stream, full: str) -> str | None:

@@ -38,6 +38,7 @@ from attrib.trace import open_trace
 
 SCHEMA = "attrib.scrub/1"
 MARK = "[removed]"
+CONSTANTS = "constants that nsys writes into every export"
 _API = re.compile(r"[\w .:~<>-]{1,128}")
 # A path starts at a root, a drive, a share or a home; what precedes it keeps `a/b` in range texts and templates.
 _PATH_START = (
@@ -314,4 +315,4 @@ def _count(db: sqlite3.Connection, table: str, condition: str = "1") -> int:
 def _reason(table: str) -> str:
     if table in TABLES:
         return REASONS.get(table, "columns and values that are not on the list")
-    return REASONS.get(table, "constants of nsys" if table.startswith("ENUM_") else UNKNOWN_REASON)
+    return REASONS.get(table, CONSTANTS if table.startswith("ENUM_") else UNKNOWN_REASON)

@@ -10,12 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attrib.columns import KernelColumns
-from attrib.errors import NoDataError
+from attrib.errors import NoDataError, RefusedError
 from attrib.trace import PID_MASK, PID_SHIFT, Api, Ranges, Trace
 
 GRAPH_SHIFT = 32
@@ -79,6 +80,8 @@ def find_steps(
     A trace without steps gives one step that holds every launch of the device, with a warning that says so.
     Raises NoDataError when a given pattern, graph, device or process (its pid) matches nothing.
     """
+    if source not in SOURCES:
+        raise RefusedError(f"--steps {source!r} is not one of {', '.join(SOURCES)}")
     kernels = trace.kernels
     excluded: Counter[str] = Counter()
     warnings: list[str] = []
@@ -171,9 +174,10 @@ def _one_gpu(
             f"{np.unique(kernels.device[usable]).tolist()} and processes {pid.tolist()}"
         )
     usable = usable if wanted.all() else usable[wanted]
-    code = kernels.process[usable].astype(np.int64) << GRAPH_SHIFT | kernels.device[usable]
-    if not np.any(code != code[0]):
+    owner, gpu = _take(kernels.process, usable), _take(kernels.device, usable)
+    if not np.any(owner != owner[0]) and not np.any(gpu != gpu[0]):
         return usable
+    code = owner.astype(np.int64) << GRAPH_SHIFT | gpu
     pairs, pair = np.unique(code, return_inverse=True)
     busy = np.bincount(pair, weights=kernels.end[usable] - kernels.start[usable])
     best = int(np.argmax(busy))
@@ -185,6 +189,13 @@ def _one_gpu(
     )
     chosen: NDArray[np.int64] = usable[pair == best]
     return chosen
+
+
+def _take(column: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
+    """`column[rows]`, without a copy when the (distinct, ascending or regrouped) rows are all rows in order."""
+    if len(rows) == len(column) and not np.any(rows[1:] < rows[:-1]):
+        return column
+    return column[rows]
 
 
 def _group(rows: NDArray[np.int64], keys: Sequence[NDArray[np.int64]]) -> _Groups:
@@ -209,9 +220,15 @@ def _sorted(keys: Sequence[NDArray[np.int64]]) -> bool:
     return True
 
 
-def _signatures(groups: _Groups, values: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """(groups,) 64-bit hash of the multiset of values in each group, equal whatever the order of rows."""
-    mixed = values.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+def _signatures(groups: _Groups, place: NDArray[np.int64], variant: NDArray[np.int32]) -> NDArray[np.uint64]:
+    """(groups,) 64-bit hash of the multiset of (place, variant) in each group, equal whatever the order of rows.
+
+    `place` has one value per grouped row and is used up; `variant` has one per kernel row.
+    """
+    place <<= 24
+    place |= _take(variant, groups.rows)
+    mixed = place.view(np.uint64)
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     mixed ^= mixed >> np.uint64(32)
@@ -230,17 +247,18 @@ def _graph_steps(
     A replay is the launches with one (globalPid, correlationId, exec graph); correlation ids repeat across
     processes. Re-instantiated graphs get new exec ids, so sequences are compared by node index and variant.
     """
-    node = kernels.node[usable]
-    inside = node >= 0
+    inside = _take(kernels.node, usable) >= 0
     rows = usable if inside.all() else usable[inside]
+    del inside  # the next arrays are as long as the trace
     if not len(rows):
         return None
-    node = node if len(rows) == len(usable) else node[inside]
-    groups = _group(rows, (kernels.process[rows].astype(np.int64), kernels.correlation[rows], node >> GRAPH_SHIFT))
-    node = kernels.node[groups.rows]
-    executable = node[groups.begin[:-1]] >> GRAPH_SHIFT
-    index = node & ((1 << GRAPH_SHIFT) - 1)
-    signature = _signatures(groups, index << 24 | kernels.variant[groups.rows])
+    groups = _group(
+        rows, (_take(kernels.process, rows), _take(kernels.correlation, rows), _take(kernels.node, rows) >> GRAPH_SHIFT)
+    )
+    executable = kernels.node[groups.rows[groups.begin[:-1]]] >> GRAPH_SHIFT
+    index = kernels.node[groups.rows]
+    index &= (1 << GRAPH_SHIFT) - 1
+    signature = _signatures(groups, index, kernels.variant)
     wanted = np.ones(len(executable), bool) if graph is None else executable == graph
     if not wanted.any():
         return None
@@ -333,9 +351,8 @@ def _some_texts(ranges: Ranges) -> str:
 
 def _same_sequence(kernels: KernelColumns, groups: _Groups, source: str, excluded: Counter[str]) -> Steps:
     """Keep the largest family of groups with the same launches in the same order."""
-    variant = kernels.variant[groups.rows].astype(np.int64)
     place = np.arange(len(groups.rows)) - np.repeat(groups.begin[:-1], groups.sizes())
-    signature = _signatures(groups, place << 24 | variant)
+    signature = _signatures(groups, place, kernels.variant)
     families, counts = np.unique(signature, return_counts=True)
     chosen = np.flatnonzero(signature == families[np.argmax(counts)])
     others = len(signature) - len(chosen)

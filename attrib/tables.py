@@ -127,7 +127,11 @@ def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> Non
             str(found.short_launches),
         )
         out.print(table)
-        out.print(Text(f"{found.step_count} steps ({found.source}); medians; ledger closes to {found.closure_ns} ns"))
+        out.print(
+            Text(
+                f"{_count(found.step_count, 'step')} ({found.source}); medians; ledger closes to {found.closure_ns} ns"
+            )
+        )
         _footnotes(out, found.warnings)
 
 
@@ -159,11 +163,16 @@ def _heading(what: str, title: str, *parts: str) -> str:
     return f"{what} of {title}: " + " · ".join(part for part in parts if part)
 
 
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def _steps_line(census: Census) -> str:
+    between = f"{census.between * 1e3:.3f} ms between steps, " if math.isfinite(census.between) else ""
     return (
-        f"{census.step_count} steps × {census.launches} launches ({census.step_source}); "
+        f"{_count(census.step_count, 'step')} × {census.launches} launches ({census.step_source}); "
         f"span {census.span * 1e3:.3f} ms, idle {census.idle * 1e3:.3f} ms\n"
-        f"Σ durations {census.duration_sum * 1e3:.3f} ms, {census.between * 1e3:.3f} ms between steps, "
+        f"Σ durations {census.duration_sum * 1e3:.3f} ms, {between}"
         f"ledger closes to {census.closure_ns} ns"
     )
 

@@ -194,8 +194,10 @@ def _read_table(table: Path) -> list[_Entry]:
                 raise ValueError("kernel is empty")
             quant = (row.get("quant") or "").strip()
             site = (row.get("site") or "").strip()
-        except (KeyError, ValueError, re.error) as error:
-            raise JoinError(f"byte table {table}, line {line}: {type(error).__name__} {error}") from error
+        except KeyError as error:
+            raise JoinError(f"byte table {table} has no column {error}; it needs kernel and bytes") from error
+        except (ValueError, re.error) as error:
+            raise JoinError(f"byte table {table}, line {line}: {error}") from error
         entries.append((pattern, grid, nbytes, f"{site}/{quant}" if site and quant else site, quant))
     if not entries:
         raise JoinError(f"byte table {table} has no rows; it needs the columns kernel, bytes and optionally grid, site")

@@ -147,6 +147,4 @@ def fixed_passes(size: int, step: int, passes: int) -> Counts:
 def require(condition: bool, kernel: str, what: str) -> None:
     """Raise KernelError naming the kernel and the rule it needs."""
     if not condition:
-        raise KernelError(
-            f"{kernel} needs {what}; choose another kernel for this shape in the dispatch table"
-        )
+        raise KernelError(f"{kernel} needs {what}; choose another kernel for this shape in the dispatch table")

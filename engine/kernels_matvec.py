@@ -70,9 +70,7 @@ def mmvq(quant: str, prefetch: bool = False, threads: int = MAX_THREADS) -> Kern
 
     def check(shape: Shape) -> None:
         multiple = UNIT if quant == "q8_0" else 256
-        require(
-            shape.cols % multiple == 0, name, f"rows of a multiple of {multiple} weights, not {shape.cols}"
-        )
+        require(shape.cols % multiple == 0, name, f"rows of a multiple of {multiple} weights, not {shape.cols}")
 
     require(threads % WARP == 0 and WARP <= threads <= MAX_THREADS, name, "32 to 256 threads in whole warps")
     return KernelSpec(

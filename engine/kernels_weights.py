@@ -19,9 +19,7 @@ def dequantize_f16(quant: str) -> KernelSpec:
         return Coverage((("row", one_each(shape.rows, grid[0])), ("octet", octets)))
 
     def traffic(shape: Shape) -> Traffic:
-        return Traffic(
-            weight_bytes=gpu_bytes(quant, shape.rows, shape.cols), act_bytes=2 * shape.rows * shape.cols
-        )
+        return Traffic(weight_bytes=gpu_bytes(quant, shape.rows, shape.cols), act_bytes=2 * shape.rows * shape.cols)
 
     return KernelSpec(
         name=name,
@@ -44,9 +42,7 @@ def synth_fill(quant: str) -> KernelSpec:
     """
     name = f"synth_{quant}"
     tail: tuple[tuple[str, Kind], ...] = (
-        (("offset", "f32"), ("scale", "f32"))
-        if quant in ("f16", "f32")
-        else (("d_bits", "i32"), ("dmin_bits", "i32"))
+        (("offset", "f32"), ("scale", "f32")) if quant in ("f16", "f32") else (("d_bits", "i32"), ("dmin_bits", "i32"))
     )
     elements = BLOCKS[quant][0]
 

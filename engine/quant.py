@@ -49,9 +49,7 @@ def stored_rows(quant: str, data: Bytes, cols: int) -> Bytes:
     """
     width = matrix_bytes(quant, 1, cols)
     if data.size % width:
-        raise QuantError(
-            f"{data.size} bytes are not whole rows of {cols} {quant} weights ({width} bytes each)"
-        )
+        raise QuantError(f"{data.size} bytes are not whole rows of {cols} {quant} weights ({width} bytes each)")
     return data.reshape(-1, width)
 
 
@@ -86,9 +84,7 @@ def _dequantize_q4_k(blocks: Bytes) -> F32:
 
 def _dequantize_q6_k(blocks: Bytes) -> F32:
     low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1) & 15
-    high = (
-        blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1) & 3
-    )
+    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1) & 3
     q = (low.reshape(-1, 8, 32) | high.reshape(-1, 8, 32) << 4).astype(np.int8) - np.int8(32)
     scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
     d = _f16(blocks[:, 208:210])
@@ -122,9 +118,7 @@ def quantize_q8(x: F32) -> NDArray[np.void]:
     out = np.zeros(values.shape[:-1], Q8_DTYPE)
     out["d"] = largest / np.float32(127)
     with np.errstate(all="ignore"):
-        inverse = np.where(largest >= Q8_SMALLEST, np.float32(127) / largest, np.float32(0)).astype(
-            np.float32
-        )
+        inverse = np.where(largest >= Q8_SMALLEST, np.float32(127) / largest, np.float32(0)).astype(np.float32)
         scaled = np.rint(values * inverse[..., None])
     out["q"] = np.where(np.isfinite(scaled), scaled, 0).astype(np.int8)
     out["sum_lo"] = out["q"][..., :16].sum(axis=-1, dtype=np.int32)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attrib.models import Model, ModelShape, Tensor, _tensors
+from attrib.models import Model, ModelShape, Tensor, recipe_tensors
 from engine import driver, module
 from engine.config import ModelConfig, of_model
 from engine.dispatch import Build, parse
@@ -42,7 +42,7 @@ def small(ffn: int = 512, arch: str = "qwen2", head_dim: int = 64, heads: int = 
         rope_theta=1e4,
         norm_eps=1e-6,
     )
-    config = of_model(Model(shape, "q4_k_m", tuple(_tensors(shape))))
+    config = of_model(Model(shape, "q4_k_m", tuple(recipe_tensors(shape))))
     return config if arch == "qwen2" else paired(config)
 
 

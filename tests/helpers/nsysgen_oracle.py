@@ -40,9 +40,7 @@ def rows(path: Path) -> list[Row]:
             "JOIN StringIds s ON s.id = k.shortName JOIN StringIds d ON d.id = k.demangledName"
         ).fetchall()
     db.close()
-    return sorted(
-        Row(s, e, pid, c, n, short, full, (x, y, z)) for s, e, pid, c, n, short, full, x, y, z in found
-    )
+    return sorted(Row(s, e, pid, c, n, short, full, (x, y, z)) for s, e, pid, c, n, short, full, x, y, z in found)
 
 
 def replays(path: Path) -> list[list[Row]]:

@@ -83,9 +83,7 @@ class Decoder:
     weights: GGUF tensor name -> float array, matrices [rows][cols], norms and biases [n].
     """
 
-    def __init__(
-        self, shape: ModelShape, weights: dict[str, NDArray[np.floating]], rounding: Rounding
-    ) -> None:
+    def __init__(self, shape: ModelShape, weights: dict[str, NDArray[np.floating]], rounding: Rounding) -> None:
         self.shape = shape
         self.weights = {name: np.asarray(value, np.float64) for name, value in weights.items()}
         self.rounding = rounding
@@ -100,8 +98,7 @@ class Decoder:
     def _attention(self, layer: int, x: F64) -> F64:
         shape, at = self.shape, f"blk.{layer}"
         q, k, v = (
-            self._product(f"{at}.attn_{part}", x).reshape(len(x), -1, shape.head_dim)
-            for part in ("q", "k", "v")
+            self._product(f"{at}.attn_{part}", x).reshape(len(x), -1, shape.head_dim) for part in ("q", "k", "v")
         )
         keys, values = self.cache[layer]
         first = keys.shape[1]

@@ -105,9 +105,7 @@ def launch(spec: KernelSpec, shape: Shape, *args: object, grid: Dim3 | None = No
     values: list[ctypes._SimpleCData] = []
     for (name, kind), arg in zip(spec.params, args, strict=True):
         if kind == "ptr":
-            assert arg is None or (isinstance(arg, np.ndarray) and arg.flags.c_contiguous), (
-                f"{spec.name}: {name}"
-            )
+            assert arg is None or (isinstance(arg, np.ndarray) and arg.flags.c_contiguous), f"{spec.name}: {name}"
             values.append(ctypes.c_void_p(0 if arg is None else arg.ctypes.data))
         else:
             values.append(ctypes.c_int(arg) if kind == "i32" else ctypes.c_float(arg))
@@ -115,9 +113,7 @@ def launch(spec: KernelSpec, shape: Shape, *args: object, grid: Dim3 | None = No
     run(_load(spec), spec.name, grid or spec.grid(shape), spec.block(shape), pointers)
 
 
-def run(
-    built: ctypes.CDLL, name: str, grid: Dim3, block: Dim3, pointers: ctypes.Array[ctypes.c_void_p]
-) -> None:
+def run(built: ctypes.CDLL, name: str, grid: Dim3, block: Dim3, pointers: ctypes.Array[ctypes.c_void_p]) -> None:
     """Run a kernel of a library; raises HostLaunchError where a GPU would hang or refuse."""
     triple = ctypes.c_uint * 3
     status = built[f"host_launch_{name}"](triple(*grid), triple(*block), pointers)

@@ -55,9 +55,7 @@ def test_mmvq_matches_float64_on_the_same_activations(kind: str, cols: int, thre
 
 
 @pytest.mark.parametrize("kind", K_QUANTS)
-@pytest.mark.parametrize(
-    ("cols", "threads"), [(256, 256), (8192, 256), (13824, 256), (16384, 256), (5120, 160)]
-)
+@pytest.mark.parametrize(("cols", "threads"), [(256, 256), (8192, 256), (13824, 256), (16384, 256), (5120, 160)])
 def test_prefetching_two_units_changes_no_bit(kind: str, cols: int, threads: int) -> None:
     rng = np.random.default_rng(cols)
     stored, shape = random_rows(kind, 2, cols, rng), Shape(rows=2, cols=cols)
@@ -95,11 +93,7 @@ def every_matvec() -> list[tuple[KernelSpec, str]]:
         *((mmvq(kind), kind) for kind in (*K_QUANTS, "q8_0")),
         *((mmvq(kind, threads=160), kind) for kind in K_QUANTS),
         *((mmvq(kind, prefetch=True), kind) for kind in K_QUANTS),
-        *(
-            (matvec_padded_f32(kind, nr0, nsg), kind)
-            for kind in K_QUANTS
-            for nr0, nsg in ((2, 2), (2, 1), (1, 2))
-        ),
+        *((matvec_padded_f32(kind, nr0, nsg), kind) for kind in K_QUANTS for nr0, nsg in ((2, 2), (2, 1), (1, 2))),
         *((matvec_float(kind), kind) for kind in ("f16", "f32")),
     ]
 

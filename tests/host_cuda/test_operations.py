@@ -44,8 +44,7 @@ def test_rope_and_kv_write(interleaved: int, head_dim: int, tokens: int) -> None
     q, k, v = (normal(tokens, n, head_dim, seed=n) for n in (HEADS, KV_HEADS, 3))
     v = aligned(v[:, :KV_HEADS])
     want_q, want_k = (
-        reference.rope(x.astype(np.float64), first + np.arange(tokens), 1e6, bool(interleaved))
-        for x in (q, k)
+        reference.rope(x.astype(np.float64), first + np.arange(tokens), 1e6, bool(interleaved)) for x in (q, k)
     )
     caches = [aligned(np.full((KV_HEADS, capacity, head_dim), 7, np.float16)) for _ in range(2)]
     table = aligned(rope_table(1e6, head_dim, capacity))
@@ -84,9 +83,7 @@ def decode_attention(heads: int, kv_heads: int, head_dim: int, length: int, spli
     cache = [np.full((kv_heads, capacity, head_dim), np.nan, np.float16) for _ in range(2)]
     for seed, part in enumerate(cache):
         part[:, :length] = normal(kv_heads, length, head_dim, seed=seed + 5)
-    shape = Shape(
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim, splits=splits, kv_len=length, capacity=capacity
-    )
+    shape = Shape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, splits=splits, kv_len=length, capacity=capacity)
     part_acc = aligned(np.full((heads, splits, head_dim), np.nan, np.float32))
     part_ml = aligned(np.full((heads, splits, 2), np.nan, np.float32))
     position, out = integer(length - 1), zeros((heads, head_dim))
@@ -108,9 +105,7 @@ def test_decode_attention_at_tile_and_split_boundaries(length: int) -> None:
     decode_attention(HEADS, KV_HEADS, 128, length, 4)
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(7, 1, 64), (3, 3, 128), (14, 2, 64), (20, 2, 128)]
-)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(7, 1, 64), (3, 3, 128), (14, 2, 64), (20, 2, 128)])
 def test_decode_attention_groups(heads: int, kv_heads: int, head_dim: int) -> None:
     decode_attention(heads, kv_heads, head_dim, 97, 3)
 
@@ -136,9 +131,7 @@ def test_prefill_attention(first: int, tokens: int, heads: int, kv_heads: int, h
     cache = [np.full((kv_heads, capacity, head_dim), np.nan, np.float16) for _ in range(2)]
     for seed, part in enumerate(cache):
         part[:, :length] = normal(kv_heads, length, head_dim, seed=seed + 5)
-    shape = Shape(
-        heads=heads, kv_heads=kv_heads, head_dim=head_dim, tokens=tokens, capacity=capacity, kv_len=length
-    )
+    shape = Shape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, tokens=tokens, capacity=capacity, kv_len=length)
     spec, out = ops.attn_prefill(head_dim), zeros((tokens, heads, head_dim))
     sizes = (tokens, heads, kv_heads, capacity, 1 / np.sqrt(head_dim))
     launch(spec, shape, q, *(aligned(part) for part in cache), integer(first), out, *sizes)

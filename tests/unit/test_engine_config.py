@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attrib.errors import AttribError
-from attrib.models import Model, ModelShape, Tensor, _tensors
+from attrib.models import Model, ModelShape, Tensor, recipe_tensors
 from engine.config import ModelConfig, of_model, resolve, synthetic
 from engine.errors import ModelError
 from engine.gguf import Reader, read_config
@@ -26,7 +26,7 @@ TINY = ModelShape("tiny", "qwen2", 2, 256, 512, 4, 2, 64, 1500, False, True, 1e6
 
 def tiny(**changes: Any) -> ModelConfig:
     shape = replace(TINY, **changes)
-    return of_model(Model(shape, "q4_k_m", tuple(_tensors(shape))))
+    return of_model(Model(shape, "q4_k_m", tuple(recipe_tensors(shape))))
 
 
 def written(config: ModelConfig, path: Path) -> Path:

@@ -92,9 +92,7 @@ def test_node_creations_move_to_their_own_table_after_3_7(tmp_path: Path) -> Non
     tables = {}
     for version in ("2023.4", "2024.5"):
         with connect(two_step_trace(version).write(tmp_path / f"{version}.sqlite")) as db:
-            tables[version] = {
-                n for (n,) in db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'CUDA_GRAPH%'")
-            }
+            tables[version] = {n for (n,) in db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'CUDA_GRAPH%'")}
     assert tables == {"2023.4": {"CUDA_GRAPH_EVENTS"}, "2024.5": {"CUDA_GRAPH_NODE_EVENTS"}}
 
 
@@ -120,9 +118,7 @@ def test_processes_repeat_correlation_ids(tmp_path: Path) -> None:
         for i in range(3):
             process.launch(NORM, 1000 * i + pid, 100)
     found = oracle.rows(trace.write(tmp_path / "t.sqlite"))
-    assert {(r.pid >> 24 & 0xFFFFFF, r.correlation) for r in found} == {
-        (p, c) for p in (11, 12) for c in (1, 2, 3)
-    }
+    assert {(r.pid >> 24 & 0xFFFFFF, r.correlation) for r in found} == {(p, c) for p in (11, 12) for c in (1, 2, 3)}
 
 
 def test_damage_is_written_as_asked(tmp_path: Path) -> None:

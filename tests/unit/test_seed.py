@@ -65,9 +65,7 @@ def test_what_the_rebuilt_step_holds_exactly() -> None:
 
 
 def test_the_price_cannot_be_1_2_ms_at_these_rates() -> None:
-    assert [price_ms(MID, (site,)) for site in seed.STRAGGLERS] == pytest.approx(
-        [0.3219, 0.7431, 0.3213], abs=1e-4
-    )
+    assert [price_ms(MID, (site,)) for site in seed.STRAGGLERS] == pytest.approx([0.3219, 0.7431, 0.3213], abs=1e-4)
     assert price_ms(MID) == pytest.approx(1.3863, abs=1e-4)
     assert price_ms(MID) / 1.2 == pytest.approx(1.155, abs=1e-3)
     assert price_ms(220) == pytest.approx(1.2769, abs=1e-4)
@@ -84,10 +82,7 @@ def test_attn_v_cannot_be_134_8_gbps_and_36_4_us() -> None:
 
 
 def test_weights_cannot_be_93_4_percent_of_the_whole_step() -> None:
-    slow = (
-        sum(seed.streamed_bytes(t) / seed.RATES_GBPS[seed.site(t)] for t in seed.matrices() if straggles(t))
-        * MS
-    )
+    slow = sum(seed.streamed_bytes(t) / seed.RATES_GBPS[seed.site(t)] for t in seed.matrices() if straggles(t)) * MS
     other_bytes = sum(seed.streamed_bytes(t) for t in seed.matrices() if not straggles(t))
     wanted = 0.934 * seed.STEP_NS * MS
     most = slow + other_bytes / 220 * MS
