@@ -57,7 +57,8 @@ def close_rows(start: NDArray[np.int64], end: NDArray[np.int64], rows: NDArray[n
 def close(start: NDArray[np.int64], end: NDArray[np.int64]) -> Ledger:
     """Ledger of steps given as (steps, launches) start and end times in ns, launches in any order."""
     order = None
-    if not np.all(start[:, 1:] >= start[:, :-1]):
+    tied = start[:, 1:] == start[:, :-1]
+    if not np.all((start[:, 1:] > start[:, :-1]) | (tied & (end[:, 1:] >= end[:, :-1]))):
         # ties by end, so that the order of the input never changes a number
         order = np.lexsort((end, start), axis=1)
         start = np.take_along_axis(start, order, axis=1)
