@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 _OPEN, _CLOSE = "<([{", ">)]}"
+_UNNAMED = ("(anonymous namespace)", "<unnamed>")
+_OPERATOR = re.compile(r"(?<!\w)operator(\(\)|\[\]|<=>|<<=?|>>=?|->\*?|<=?|>=?)")
+"""Operators that are spelled with brackets, which open and close nothing."""
 
 
 def function_name(demangled: str) -> str:
@@ -32,16 +37,17 @@ def split(demangled: str) -> tuple[str, str, str]:
     i = 0
     while i < len(text):
         char = text[i]
-        if char == "<" and not "".join(name[-8:]).endswith("operator"):
+        whole = _whole(text, i)
+        if whole:
+            name.append(whole)
+            i += len(whole)
+            continue
+        if char == "<":
             end = _matching(text, i)
             arguments = text[i + 1 : end]
             i = end + 1
             continue
         if char == "(":
-            if text.startswith("(anonymous namespace)", i):
-                name.append("(anonymous namespace)")
-                i += len("(anonymous namespace)")
-                continue
             end = _matching(text, i)
             return _last_word("".join(name)), arguments, text[i + 1 : end]
         if char in ": ":
@@ -58,6 +64,14 @@ def label(demangled: str, short: str, width: int = 48) -> str:
     cleaned = ",".join(_value(part) for part in _split_commas(arguments))
     text = f"{name}<{cleaned}>" if cleaned else name
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _whole(text: str, start: int) -> str:
+    """The part of the name at `start` whose brackets are its own: an unnamed namespace or an operator."""
+    if text[start] == "o":
+        found = _OPERATOR.match(text, start)
+        return found.group() if found else ""
+    return next((scope for scope in _UNNAMED if text.startswith(scope, start)), "") if text[start] in "(<" else ""
 
 
 def _value(argument: str) -> str:
@@ -96,7 +110,7 @@ def _split_commas(text: str) -> list[str]:
     for i, char in enumerate(text):
         if char in _OPEN:
             depth += 1
-        elif char in _CLOSE:
+        elif char in _CLOSE and text[i - 1 : i + 1] != "->":
             depth -= 1
         elif char == "," and depth == 0:
             parts.append(text[begin:i].strip())
