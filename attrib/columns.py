@@ -22,7 +22,18 @@ REQUIRED = ("start", "end", "shortName")
 VARIANT = ("demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
 COLUMNS = ("start", "end", "deviceId", "globalPid", "streamId", "correlationId", "graphNodeId", *VARIANT)
 READERS = ("auto", "pages", "sqlite")
-NARROW = {"device": np.int32, "process": np.int32, "stream": np.int32, "variant": np.int32}
+KINDS: dict[str, Any] = {
+    "start": np.int64,
+    "end": np.int64,
+    "device": np.int32,
+    "process": np.int32,
+    "stream": np.int32,
+    "correlation": np.int64,
+    "node": np.int64,
+    "variant": np.int32,
+}
+BLOCK_ROWS = 1 << 16
+SLACK = 1.05  # rows a later part of the table may have beyond the share of an earlier one
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,8 @@ def read_kernels(path: Path, present: frozenset[str], reader: str = "auto") -> K
             if reader == "pages":
                 raise RefusedError(f"{path}: the pages reader met {reason}; use the sqlite reader.") from reason
     table = _Table(path)
-    return table.assembled(map(table.narrow, columns_sqlite.read_chunks(path, names, REQUIRED)))
+    chunks = columns_sqlite.read_chunks(path, names, REQUIRED)
+    return table.assembled((part, table.narrow(chunk)) for part, chunk in chunks)
 
 
 class _Table:
@@ -112,15 +124,13 @@ class _Table:
             "variant": self._variants.encode([chunk.get(name, absent) for name in VARIANT]),
         }
 
-    def assembled(self, chunks: Iterable[dict[str, NDArray[Any]]]) -> KernelColumns:
-        parts = list(chunks)
-        columns: dict[str, NDArray[Any]] = {}
-        for name in ("start", "end", "device", "process", "stream", "correlation", "node", "variant"):
-            # Column by column, so that no more than one exists twice.
-            pieces = [part.pop(name) for part in parts]
-            columns[name] = np.concatenate(pieces) if pieces else np.empty(0, NARROW.get(name, np.int64))
+    def assembled(self, chunks: Iterable[tuple[float, dict[str, NDArray[Any]]]]) -> KernelColumns:
+        columns = _joined(chunks)
         for name, encoder in (("process", self._processes), ("variant", self._variants)):
-            columns[name] = encoder.ranked()[0][columns[name]]
+            rank, column = encoder.ranked()[0], columns[name]
+            for begin in range(0, len(column), BLOCK_ROWS):
+                block = column[begin : begin + BLOCK_ROWS]
+                block[:] = rank[block]
         order = _order(columns["start"], columns["end"])
         if order is not None:
             for name, column in columns.items():
@@ -144,6 +154,27 @@ class _Table:
                 "32-bit id; the file is damaged, export the report again."
             )
         return narrow
+
+
+def _joined(chunks: Iterable[tuple[float, dict[str, NDArray[Any]]]]) -> dict[str, NDArray[Any]]:
+    """The chunks one after the other; with each comes the part of the table that has been read with it.
+
+    Rows are written where they stay: the first touch of a page of memory costs more than decoding what goes there,
+    so keeping every chunk and joining them at the end would double the time, not only the memory.
+    """
+    columns = {name: np.empty(0, kind) for name, kind in KINDS.items()}
+    rows = capacity = 0
+    for part, chunk in chunks:
+        end = rows + len(chunk["start"])
+        if end > capacity:
+            capacity = int(end / part * SLACK) + 1
+            for name, column in columns.items():
+                columns[name] = np.empty(capacity, column.dtype)
+                columns[name][:rows] = column[:rows]
+        for name, column in columns.items():
+            column[rows:end] = chunk[name]
+        rows = end
+    return {name: column[:rows] for name, column in columns.items()}
 
 
 def _order(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64] | None:

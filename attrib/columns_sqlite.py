@@ -19,15 +19,20 @@ CHUNK_ROWS = 1 << 16
 
 def read_chunks(
     path: Path, names: tuple[str, ...], required: Collection[str]
-) -> Iterator[dict[str, NDArray[np.int64]]]:
+) -> Iterator[tuple[float, dict[str, NDArray[np.int64]]]]:
     """Columns `names` of the kernel table in rowid order, as chunks of (rows,) arrays; NULL reads as -1.
+
+    With each chunk comes the part of the table, up to 1, that has been read with it.
 
     Raises SchemaError for a value that is no integer, for NULL in a `required` column and for a damaged file.
     """
     picked = ", ".join(f'"{name}"' if name in required else f'IFNULL("{name}", -1)' for name in names)
-    with closing(sqlite3.connect(readonly_uri(path), uri=True)) as connection:
+    with closing(sqlite3.connect(readonly_uri(path), uri=True, isolation_level=None)) as connection:
         connection.execute("PRAGMA query_only = 1")
         try:
+            connection.execute("BEGIN")
+            (total,) = connection.execute(f"SELECT COUNT(*) FROM {KERNEL}").fetchone()
+            done = 0
             cursor = connection.execute(f"SELECT {picked} FROM {KERNEL}")
             while rows := cursor.fetchmany(CHUNK_ROWS):
                 try:
@@ -35,8 +40,9 @@ def read_chunks(
                     flat = array("q", chain.from_iterable(rows))
                 except TypeError:
                     raise _bad_value(connection, path, names, required) from None
+                done += len(rows)
                 table = np.frombuffer(flat, np.int64).reshape(len(rows), len(names))
-                yield {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
+                yield done / total, {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the message may quote bytes of a damaged schema
             raise SchemaError(f"{path}: cannot read table {KERNEL}: {error}.") from error
 

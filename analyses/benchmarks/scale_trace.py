@@ -1,0 +1,114 @@
+"""Scale an nsys export to any number of kernels by repeating its graph replays.
+
+    python analyses/benchmarks/scale_trace.py TRACE.sqlite[.xz] OUT.sqlite --kernels 5000000
+
+The replays of the graph launched most often are one block; copies of the block follow it, later in time and with
+correlation ids of their own, together with the API, copy and fill rows of the same ids. Everything else is copied
+as it is. The same input and N give the same rows. At least N kernels are written, in whole replays.
+"""
+
+import argparse
+import lzma
+import shutil
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+GAP_NS = 100_000
+REPEATED = (
+    KERNEL,
+    "CUPTI_ACTIVITY_KIND_RUNTIME",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+)
+
+
+def scale(source: Path, target: Path, kernels: int, progress: bool = True) -> int:
+    """Write the scaled export to `target` and return its number of kernels."""
+    partial = target.with_name(target.name + ".partial")
+    with (
+        lzma.open(source) if source.suffix == ".xz" else source.open("rb") as file,
+        partial.open("wb") as out,
+    ):
+        shutil.copyfileobj(file, out)
+    with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
+        # The file is thrown away when this stops half-way, so neither a journal nor a sync is worth its time.
+        connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN;")
+        total = _repeat(connection, kernels, progress)
+        connection.execute("COMMIT")
+    partial.replace(target)
+    return total
+
+
+def _repeat(connection: sqlite3.Connection, kernels: int, progress: bool) -> int:
+    chosen = connection.execute(
+        f"SELECT graphNodeId >> 32, globalPid FROM {KERNEL} WHERE graphNodeId GROUP BY 1, 2 "
+        "ORDER BY COUNT(DISTINCT correlationId) DESC, 1, 2 LIMIT 1"
+    ).fetchone()
+    if chosen is None:
+        raise SystemExit("the trace has no graph replay to repeat: capture it with --cuda-graph-trace=node")
+    connection.execute(
+        f"CREATE TEMP TABLE replay AS SELECT correlationId, COUNT(*) AS kernels, "
+        f'MIN(start) AS start, MAX("end") AS "end" FROM {KERNEL} '
+        "WHERE graphNodeId >> 32 = ? AND globalPid = ? GROUP BY 1 ORDER BY start",
+        chosen,
+    )
+    replays = connection.execute("SELECT correlationId, kernels FROM replay ORDER BY rowid").fetchall()
+    first, last, low = connection.execute('SELECT MIN(start), MAX("end"), MIN(correlationId) FROM replay').fetchone()
+    columns = {name: _columns(connection, name) for name in REPEATED}
+    tables = [name for name, present in columns.items() if present]
+    high = max(connection.execute(f"SELECT MAX(correlationId) FROM {name}").fetchone()[0] for name in tables)
+    period, stride = last - first + GAP_NS, high - low + 1
+    (total,) = connection.execute(f"SELECT COUNT(*) FROM {KERNEL}").fetchone()
+    copy = 0
+    # Rows to repeat are set aside first: the tables grow while they are read otherwise.
+    for name in tables:
+        process = "globalPid" if "globalPid" in columns[name] else "globalTid & ~0xFFFFFF"
+        connection.execute(
+            f"CREATE TEMP TABLE block_{name} AS SELECT replay.rowid AS replay_number, source.* "
+            f"FROM main.{name} AS source JOIN replay USING (correlationId) WHERE {process} = ? "
+            "ORDER BY source.start, source.rowid",
+            (chosen[1],),
+        )
+    while total < kernels:
+        copy += 1
+        wanted, replays_taken = kernels - total, 0
+        while wanted > 0 and replays_taken < len(replays):
+            wanted -= replays[replays_taken][1]
+            replays_taken += 1
+        for name in tables:
+            values = ", ".join(_shifted(column, copy * period, copy * stride) for column in columns[name])
+            written = connection.execute(
+                f"INSERT INTO main.{name} SELECT {values} FROM block_{name} WHERE replay_number <= ?",
+                (replays_taken,),
+            ).rowcount
+            total += written if name == KERNEL else 0
+        if progress:
+            print(f"\r{total:,} of {kernels:,} kernels", end="", file=sys.stderr, flush=True)
+    if progress:
+        print(file=sys.stderr)
+    return total
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+
+
+def _shifted(column: str, time: int, ids: int) -> str:
+    shift = {"start": time, "end": time, "correlationId": ids}.get(column, 0)
+    return f'"{column}" + {shift}' if shift else f'"{column}"'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--kernels", type=int, required=True)
+    options = parser.parse_args()
+    print(f"{scale(options.trace, options.out, options.kernels):,} kernels in {options.out}")
+
+
+if __name__ == "__main__":
+    main()
