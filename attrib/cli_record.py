@@ -54,7 +54,8 @@ def record(
         return
     console = tables.console()
     tables.print_census(console, found.census, found.folder.name)
-    tables.print_stragglers(console, found.stragglers, found.folder.name)
+    if found.stragglers is not None:
+        tables.print_stragglers(console, found.stragglers, found.folder.name)
     tables.print_anatomy(console, [(found.folder.name, found.anatomy)])
     rates = ", ".join(f"{window['tok_per_s']:.2f}" for window in found.bench["windows"])
     typer.echo(f"{found.bench['tok_per_s']:.2f} tok/s untraced (windows {rates})")

@@ -10,7 +10,6 @@ import re
 import shutil
 import signal
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -136,7 +135,8 @@ class Recording:
     complete: Completeness | None
     inflation: Inflation
     census: Census
-    stragglers: Stragglers
+    stragglers: Stragglers | None
+    """None for a prompt, whose launches multiply matrices and stream none at a rate of its own"""
     anatomy: Anatomy
 
     def to_json(self) -> dict[str, Any]:
@@ -156,7 +156,7 @@ class Recording:
                 "inflation": self.inflation.to_json(),
                 "complete": self.complete.to_json() if self.complete else None,
                 "census": self.census.to_json(),
-                "stragglers": self.stragglers.to_json(),
+                "stragglers": self.stragglers.to_json() if self.stragglers else None,
                 "anatomy": self.anatomy.to_json(),
             }
         )
@@ -183,7 +183,7 @@ class Recording:
             "matched_time_pct": census["matched"]["time_pct"],
             "step_bytes": census["matched"]["bytes"],
             "step_gbps": census["rates"]["step_gbps"],
-            "recoverable_ms": self.stragglers.recoverable * 1e3,
+            "recoverable_ms": self.stragglers.recoverable * 1e3 if self.stragglers else None,
         }
 
 
@@ -255,8 +255,8 @@ def _interruptible() -> Iterator[None]:
 
 def engine_bench(target: Target, build: str, *options: str) -> list[str]:
     """The command line of `engine bench` for a target."""
-    engine = [sys.executable, "-m", "engine", "bench", target.model]
-    return [*engine, "--anchor", target.anchor, "--build", build, *options, "--json"]
+    where = ("--anchor", target.anchor, "--build", build)
+    return capture.engine_command("bench", target.model, *where, *options, "--json")
 
 
 def _untraced(target: Target, build: str, windows: int, limit_s: float) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _analyse(work: Path, target: Target, nsys: str, bench: dict[str, Any], manif
         complete=complete,
         inflation=_inflation(attribution, bench, target, steps),
         census=census,
-        stragglers=api.stragglers(census),
+        stragglers=api.stragglers(census) if target.decodes else None,
         anatomy=api.anatomy(attribution),
     )
 
@@ -327,7 +327,10 @@ def _store(work: Path, recording: Recording) -> None:
     """Write everything a run directory holds beside trace and manifest."""
     write_csv(recording.census.to_pandas(), work / "census.csv")
     write_csv(recording.anatomy.to_pandas(), work / "anatomy.csv")
-    recording.census.plot(str(work / "census.png"))
+    if recording.stragglers is not None:
+        recording.census.plot(str(work / "census.png"))
+    if recording.stragglers is not None and recording.stragglers.rows:
+        recording.stragglers.plot(str(work / "stragglers.png"))
     recording.anatomy.plot(str(work / "anatomy.png"))
     text = json.dumps(document(recording.bench), indent=1, allow_nan=False)
     (work / "bench.json").write_text(text, encoding="utf-8")

@@ -1,0 +1,5 @@
+"""`python -m attrib`."""
+
+from attrib.cli import main
+
+main()
