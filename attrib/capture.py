@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -191,6 +192,11 @@ def export(nsys: Nsys, report: Path, target: Path) -> Path:
             f"nsys export of the recording ended with {finished.describe_status()}: {finished.last_line()}"
         )
     return target
+
+
+def engine_command(*arguments: str) -> list[str]:
+    """The command line of the embedded engine; `-P` keeps a folder `engine` of the user's out of its way."""
+    return [sys.executable, "-P", "-m", "engine", *arguments]
 
 
 def engine_sentence(text: str) -> str | None:

@@ -121,7 +121,7 @@ def cuda_python() -> Check:
     version = _version("cuda-bindings") or _version("cuda-python")
     if version is None:
         return Check("cuda-python", RECORDING, MISSING, "not installed", _ENGINE)
-    text, well = _run([sys.executable, "-c", _DRIVER_PROBE])
+    text, well = _run([sys.executable, "-P", "-c", _DRIVER_PROBE])
     if not well:
         return Check(
             "cuda-python", RECORDING, MISSING, f"{version} is installed and cannot use the driver ({text})",
@@ -135,7 +135,7 @@ def nvrtc() -> Check:
     """The run-time compiler, loaded through the bindings."""
     if _version("cuda-bindings") is None and _version("cuda-python") is None:
         return Check("NVRTC", RECORDING, MISSING, "cannot be asked without cuda-python", _ENGINE)
-    text, well = _run([sys.executable, "-c", _NVRTC_PROBE])
+    text, well = _run([sys.executable, "-P", "-c", _NVRTC_PROBE])
     if not well:
         return Check("NVRTC", RECORDING, MISSING, f"cannot be loaded ({text})", "pip install nvidia-cuda-nvrtc")
     return Check("NVRTC", RECORDING, OK, text)

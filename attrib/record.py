@@ -212,7 +212,8 @@ def record(
         with _interruptible():
             progress(f"timing {windows} untraced windows of {target.label}")
             bench = _untraced(target, build, windows, limit_s)
-            progress(f"recording {steps if target.decodes else 1} steps under nsys {nsys.version}")
+            what = f"{steps} steps" if target.decodes else "a prompt"
+            progress(f"recording {what} under nsys {nsys.version}")
             command = engine_bench(
                 target, build, "--steps", str(steps), "--traced", "--manifest", str(work / "manifest.json")
             )

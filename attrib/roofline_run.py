@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,7 +49,7 @@ def measure(gpu: int, limit_s: float) -> Measured:
 
     Raises CaptureError with the engine's sentence when it cannot run, RefusedError for a fit no device can have.
     """
-    command = [sys.executable, "-m", "engine", "roofline", "--gpu", str(gpu), "--json"]
+    command = capture.engine_command("roofline", "--gpu", str(gpu), "--json")
     body = capture.engine_json(capture.run_program(command, limit_s), ENGINE_SCHEMA)
     try:
         device, t0, bandwidth = str(body["device"]), float(body["t0_ns"]) * 1e-9, float(body["rate_gbps"]) * 1e9
