@@ -20,6 +20,8 @@ from attrib.errors import NoDataError, RefusedError
 from attrib.trace import PID_MASK, PID_SHIFT, Api, Ranges, Trace
 
 GRAPH_SHIFT = 32
+NO_DEVICE = (1 << 32) - 1
+"""Device -1, which an export that does not say has, in the low half of a (process, device) code."""
 SLOW_FIRST = 3.0
 """A leading step this many times slower than the median is warm-up."""
 MIN_REPEATS = 3
@@ -177,11 +179,11 @@ def _one_gpu(
     owner, gpu = _take(kernels.process, usable), _take(kernels.device, usable)
     if not np.any(owner != owner[0]) and not np.any(gpu != gpu[0]):
         return usable
-    code = owner.astype(np.int64) << GRAPH_SHIFT | gpu
+    code = owner.astype(np.int64) << GRAPH_SHIFT | gpu.astype(np.int64) & NO_DEVICE
     pairs, pair = np.unique(code, return_inverse=True)
     busy = np.bincount(pair, weights=kernels.end[usable] - kernels.start[usable])
     best = int(np.argmax(busy))
-    found = [(int(pid[p >> GRAPH_SHIFT]), int(p & PID_MASK)) for p in pairs.tolist()]
+    found = [(int(pid[p >> GRAPH_SHIFT]), -1 if p & NO_DEVICE == NO_DEVICE else p & NO_DEVICE) for p in pairs.tolist()]
     listed = ", ".join(f"device {d} of process {p}" for p, d in found)
     warnings.append(
         f"launches on {listed}; this is device {found[best][1]} of process {found[best][0]}, "
@@ -228,6 +230,7 @@ def _signatures(groups: _Groups, place: NDArray[np.int64], variant: NDArray[np.i
     place <<= 24
     place |= _take(variant, groups.rows)
     mixed = place.view(np.uint64)
+    mixed += np.uint64(1)  # zero would hash to zero, and a step would equal one that lacks that launch
     mixed *= np.uint64(0x9E3779B97F4A7C15)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -312,6 +315,9 @@ def _nvtx_steps(
         raise NoDataError(f"no NVTX range matches {pattern!r}; the trace has {_some_texts(ranges)}")
     if not len(api.start):
         raise NoDataError("the trace has no API rows, so launches cannot be assigned to NVTX ranges")
+    owner = int(kernels.processes[kernels.process[usable[0]]])
+    if owner >= 0:
+        matches &= (ranges.process == owner) | (ranges.process < 0)
     step_of_call = np.full(len(api.start), -1, np.int64)
     step = 0
     for process in np.unique(ranges.process[matches]):
@@ -382,15 +388,15 @@ def _pattern_steps(kernels: KernelColumns, usable: NDArray[np.int64]) -> Steps |
     for period in sorted(p for p in candidates if 2 <= p <= n // MIN_REPEATS):
         begin, length = _longest_run(variant[:-period] == variant[period:])
         repeats = length // period + 1
-        if repeats >= MIN_REPEATS and (best is None or repeats * period > best[2] * best[1] * 1.05):
-            best = (begin, period, repeats)
-    if best is None or best[1] * best[2] < n // 4:
+        if repeats >= MIN_REPEATS and (best is None or length + period > best[2] * 1.05):
+            best = (begin, period, length + period)
+    if best is None or best[2] < n // 4:
         return None
-    begin, period, repeats = best
-    rows = usable[begin : begin + period * repeats]
+    begin, period, length = best
+    rows = usable[begin : begin + length]
     gap = np.zeros(len(rows), np.int64)
     gap[1:] = kernels.start[rows[1:]] - np.maximum.accumulate(kernels.end[rows])[:-1]
-    phase = int(np.argmax(np.median(gap[period:].reshape(-1, period), axis=0))) if repeats > 1 else 0
+    phase = int(np.argmax(np.median(gap[period : length - length % period].reshape(-1, period), axis=0)))
     rows = rows[phase:]
     repeats = len(rows) // period
     return Steps("launch pattern", rows[: repeats * period].reshape(repeats, period), 0, 0)

@@ -152,7 +152,7 @@ class Trace:
         return Copies(*_columns(rows, 7))
 
     def ranges(self) -> Ranges:
-        """NVTX ranges by start; the text is the interned one where the export has no inline text."""
+        """NVTX ranges by start, the longer first; the text is the interned one where the export has no inline text."""
         have = self.schema.tables.get(sch.NVTX, frozenset())
         if not {"start", "end"} <= have:
             empty = np.empty(0, np.int64)
@@ -164,7 +164,7 @@ class Trace:
         kinds = "WHERE n.eventType IN (59, 60, 70, 71)" if "eventType" in have else ""
         rows = self.query(
             f"SELECT n.start, IFNULL(n.\"end\", -1), {thread}, COALESCE({interned}, {inline}, '') "
-            f"FROM {sch.NVTX} n {join} {kinds} ORDER BY n.start"
+            f'FROM {sch.NVTX} n {join} {kinds} ORDER BY n.start, n."end" DESC'
         )
         start, end, tid = _columns([row[:3] for row in rows], 3)
         return Ranges(start, end, np.where(tid < 0, tid, tid & THREAD_MASK), tuple(str(row[3]) for row in rows))

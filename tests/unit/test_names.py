@@ -34,9 +34,9 @@ CASES = {
     "void foo<>()": ("foo", []),
     "void (anonymous namespace)::softmax<float>(float *)": ("(anonymous namespace)::softmax", ["float"]),
     "void at::native::(anonymous namespace)::cat<int>(int)": ("at::native::(anonymous namespace)::cat", ["int"]),
-    "void at::native::<unnamed>::CatArrayBatchedCopy<at::native::<unnamed>::OpaqueType<(unsigned int)2>, int>(char *)": (
+    "void at::native::<unnamed>::CatArrayBatchedCopy<at::native::<unnamed>::OpaqueType<(int)2>, int>(char *)": (
         "at::native::<unnamed>::CatArrayBatchedCopy",
-        ["at::native::<unnamed>::OpaqueType<(unsigned int)2>", "int"],
+        ["at::native::<unnamed>::OpaqueType<(int)2>", "int"],
     ),
     "void <unnamed>::layer_norm_kernel<float>(int)": ("<unnamed>::layer_norm_kernel", ["float"]),
     # a lambda and a function pointer among the arguments, whose own brackets and arrows close nothing
