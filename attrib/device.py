@@ -10,6 +10,7 @@ from importlib.resources import files
 
 GIGA = 1e9
 MICRO = 1e-6
+_NUMBERS = ("peak_gbps", "sms", "threads_per_sm", "blocks_per_sm", "registers_per_sm", "shared_per_sm_kb")
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,15 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Device:
-    """What is known of a GPU. NaN where it is not; bandwidths in bytes/s."""
+    """What is known of a GPU. NaN where it is not; bandwidths in bytes/s, shared memory in bytes."""
 
     name: str
     peak: float
     sms: float
     threads_per_sm: float
     blocks_per_sm: float
+    registers_per_sm: float
+    shared_per_sm: float
     rate: Band | Roofline | None
     source: str
 
@@ -61,13 +64,15 @@ def _device(row: dict[str, object]) -> Device:
             rate = Roofline(float(given["t0_us"]) * MICRO, float(given["bw_gbps"]) * GIGA)
         else:
             rate = Band(float(given["lo_gbps"]) * GIGA, float(given["hi_gbps"]) * GIGA)
-    numbers = {key: float(str(row[key])) for key in ("peak_gbps", "sms", "threads_per_sm", "blocks_per_sm")}
+    numbers = {key: float(str(row[key])) for key in _NUMBERS}
     return Device(
         name=str(row["name"]),
         peak=numbers["peak_gbps"] * GIGA,
         sms=numbers["sms"],
         threads_per_sm=numbers["threads_per_sm"],
         blocks_per_sm=numbers["blocks_per_sm"],
+        registers_per_sm=numbers["registers_per_sm"],
+        shared_per_sm=numbers["shared_per_sm_kb"] * 1024,
         rate=rate,
         source=str(row["source"]),
     )
