@@ -19,20 +19,31 @@ from attrib.stragglers import stragglers as rank
 from attrib.trace import Trace, open_trace
 
 TraceLike = Trace | str | Path
+RUN_TRACE, RUN_MANIFEST = "trace.sqlite", "manifest.json"
 
 
 def open(path: str | Path, reader: str = "auto") -> Trace:
     """Open an nsys SQLite export read-only; `.sqlite.xz` is unpacked to a temporary file first.
 
-    `reader` is auto, duckdb or sqlite: which library reads the kernel table. Raises SchemaError.
+    A run directory that `attrib record` wrote stands for the trace in it. `reader` names what reads the kernel table.
+    Raises SchemaError.
     """
-    return open_trace(path, reader)
+    inside = Path(path) / RUN_TRACE
+    return open_trace(inside if inside.is_file() else path, reader)
 
 
-def attribution(trace: TraceLike, **options: Any) -> Attribution:
-    """Steps, ledger and bytes of a trace; keyword arguments are the fields of `attrib.attribution.Options`."""
-    opened = trace if isinstance(trace, Trace) else open_trace(trace)
-    return attribute(opened, Options(**options))
+def attribution(trace: TraceLike, reader: str = "auto", **options: Any) -> Attribution:
+    """Steps, ledger and bytes of a trace; keyword arguments are the fields of `attrib.attribution.Options`.
+
+    A run directory stands for its trace, with its manifest unless other bytes are given.
+    """
+    if isinstance(trace, Trace):
+        return attribute(trace, Options(**options))
+    path = Path(trace)
+    manifest = path / RUN_MANIFEST
+    if manifest.is_file() and not any(options.get(key) for key in ("model", "table", "manifest")):
+        options = {**options, "manifest": manifest}
+    return attribute(open(path, reader), Options(**options))
 
 
 def census(trace: TraceLike | Attribution, rate_class: str | None = None, by: str = "site", **options: Any) -> Census:

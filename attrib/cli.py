@@ -25,7 +25,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Traces = Annotated[list[Path], typer.Argument(help="nsys SQLite exports (.sqlite or .sqlite.xz).", metavar="TRACE…")]
+Traces = Annotated[
+    list[Path], typer.Argument(help="nsys SQLite exports (.sqlite or .sqlite.xz) or run directories.", metavar="TRACE…")
+]
 ModelOption = Annotated[
     str | None,
     typer.Option("--model", "-m", help="Bytes from a built-in model (qwen2.5-14b:q4_k_m) or a GGUF file."),
@@ -47,7 +49,7 @@ ProcessOption = Annotated[int | None, typer.Option("--process", help="Process id
 StepsOption = Annotated[str, typer.Option("--steps", help="auto, graph, pattern or whole.")]
 AnchorOption = Annotated[str, typer.Option("--anchor", help="Label of the run in titles, such as 14b:@3254.")]
 BuildOption = Annotated[str, typer.Option("--build", help="Label of the build in titles.")]
-ReaderOption = Annotated[str, typer.Option("--reader", help="auto, duckdb or sqlite.", hidden=True)]
+ReaderOption = Annotated[str, typer.Option("--reader", help="auto, pages or sqlite.", hidden=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 CsvOption = Annotated[Path | None, typer.Option("--csv", help="Write the table to a CSV file.")]
 PlotOption = Annotated[Path | None, typer.Option("--plot", help="Write the chart to a .png or .svg file.")]
@@ -235,24 +237,26 @@ def info(
 @guarded
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for the charts.")] = Path("out"),
+    recorded: Annotated[bool, typer.Option("--recorded", help="Read the bundled trace even where a GPU is.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Census, stragglers and anatomy of the bundled trace of a 14B decode on an H200, with charts.
+    """Census, stragglers and anatomy of a 14B decode on an H200, with charts: live here or as recorded.
 
+    Where an NVIDIA GPU, nsys and the engine are, it records; elsewhere it reads the bundled trace.
     Example: attrib demo --out out
     """
-    from attrib import demo as bundled
+    from attrib import demo as demonstration
     from attrib import tables
 
-    found = bundled.run(out)
+    found = demonstration.bundled(out) if recorded else demonstration.run(out, lambda text: typer.echo(text, err=True))
     if as_json:
-        _print_json([found.census.to_json(), found.stragglers.to_json(), found.anatomy.to_json()])
+        _print_json([found.census.to_json(), found.stragglers.to_json(), *(a.to_json() for _, a in found.anatomies)])
         return
     console = tables.console()
     tables.print_census(console, found.census, found.title)
     tables.print_stragglers(console, found.stragglers, found.title)
-    tables.print_anatomy(console, [(found.title, found.anatomy)])
-    console.print(f"charts: {', '.join(str(path) for path in found.charts)}")
+    tables.print_anatomy(console, found.anatomies)
+    console.print(f"charts: {', '.join(str(path) for path in found.charts)}", soft_wrap=True)
 
 
 def _options(
@@ -283,7 +287,7 @@ def _attributions(traces: list[Path], reader: str, options: dict[str, Any]) -> l
 
     out = tables.console(stderr=True)
     shown = track(traces, description="reading", console=out, transient=True, disable=not out.is_terminal)
-    return [(path, api.attribution(api.open(path, reader), **options)) for path in shown]
+    return [(path, api.attribution(path, reader, **options)) for path in shown]
 
 
 def _outputs(results: list[tuple[Path, Any]], csv: Path | None, plot: Path | None) -> None:

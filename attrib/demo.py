@@ -1,47 +1,82 @@
-"""The demo: census, stragglers and anatomy of a recorded 14B decode, with charts."""
+"""The demo: census, stragglers and anatomy of a 14B decode, live on a GPU or from the bundled recordings."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
 from attrib import api
 from attrib.anatomy import Anatomy
+from attrib.attribution import Attribution
+from attrib.capture import CaptureError
 from attrib.census import Census
 from attrib.errors import RefusedError
+from attrib.plots import plot_anatomy
+from attrib.record import parse_target, record
 from attrib.stragglers import Stragglers
 
-TRACE = "llama.cpp-14b-tg16-h200.sqlite.xz"
-OPTIONS: dict[str, str] = {"model": "qwen2.5-14b:q4_k_m", "anchor": "14b:tg16", "build": "llama.cpp, ggml 0.25.3"}
+ANCHOR, BUILD = "14b:tg128", "reference"
+OWN = "engine-14b-tg128-h200"
+PEER = "llama.cpp-14b-tg16-h200"
+PEER_OPTIONS = {"model": "qwen2.5-14b:q4_k_m", "anchor": "14b:tg16", "build": "llama.cpp, ggml 0.25.3"}
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Results of the bundled trace and where its charts are."""
+    """Results and where their charts are; the last anatomy is the peer's, recorded on an H200."""
 
     title: str
     census: Census
     stragglers: Stragglers
-    anatomy: Anatomy
+    anatomies: tuple[tuple[str, Anatomy], ...]
     charts: tuple[Path, ...]
 
 
-def run(out: Path) -> Demo:
-    """Analyse the bundled trace of llama.cpp decoding a 14B q4_K_M model on an H200; charts go to `out`.
+def run(out: Path, say: Callable[[str], None]) -> Demo:
+    """Record the embedded engine where an NVIDIA driver is installed, else analyse the bundled recording.
 
-    Raises RefusedError when `out` cannot be made.
+    `say` is told what is going on and, where recording fails, why. Raises RefusedError when `out` cannot be made.
     """
+    if shutil.which("nvidia-smi") is None:
+        say("no NVIDIA GPU here: reading the bundled recording")
+        return bundled(out)
+    try:
+        found = record(parse_target(ANCHOR), BUILD, out / "runs", progress=say)
+    except CaptureError as error:
+        say(f"{error}; reading the bundled recording instead")
+        return bundled(out)
+    return _finish(out, found.folder.name, api.attribution(found.folder))
+
+
+def bundled(out: Path) -> Demo:
+    """Analyse the bundled recording of the embedded engine decoding a 14B q4_K_M model on an H200."""
+    folder = files("attrib").joinpath("demo_data")
+    with (
+        as_file(folder.joinpath(f"{OWN}.sqlite.xz")) as trace,
+        as_file(folder.joinpath(f"{OWN}.manifest.json")) as said,
+    ):
+        return _finish(out, OWN, api.attribution(trace, manifest=said, anchor=ANCHOR))
+
+
+def peer() -> Attribution:
+    """The bundled trace of llama.cpp decoding the same model on the same kind of GPU."""
+    with as_file(files("attrib").joinpath("demo_data", f"{PEER}.sqlite.xz")) as packed:
+        return api.attribution(packed, **PEER_OPTIONS)
+
+
+def _finish(out: Path, title: str, own: Attribution) -> Demo:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RefusedError(f"{out} cannot be made: {error.strerror}") from error
-    with as_file(files("attrib").joinpath("demo_data", TRACE)) as packed:
-        attribution = api.attribution(packed, **OPTIONS)
-    census = api.census(attribution)
+    census = api.census(own)
     stragglers = api.stragglers(census)
-    anatomy = api.anatomy(attribution)
-    charts = {"census.png": census.plot, "stragglers.png": stragglers.plot, "anatomy.png": anatomy.plot}
-    for name, plot in charts.items():
-        plot(str(out / name))
-    return Demo(TRACE.removesuffix(".xz"), census, stragglers, anatomy, tuple(out / name for name in charts))
+    anatomies = ((title, api.anatomy(own)), (PEER, api.anatomy(peer())))
+    charts = tuple(out / name for name in ("census.png", "stragglers.png", "anatomy.png"))
+    census.plot(str(charts[0]))
+    stragglers.plot(str(charts[1]))
+    plot_anatomy([anatomy for _, anatomy in anatomies], str(charts[2]), [name for name, _ in anatomies])
+    return Demo(title, census, stragglers, anatomies, charts)

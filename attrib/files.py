@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` with a temporary path beside `path`, then rename; nothing half-written is ever left.
 
     The temporary name keeps the suffix, because writers choose their format by it. Raises RefusedError when the

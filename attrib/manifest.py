@@ -6,13 +6,12 @@ The engine writes it, the toolkit reads it. The schema name is versioned; an unk
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from attrib.errors import JoinError
+from attrib.files import write_whole
 
 SCHEMA = "attrib.manifest/1"
 Dim3 = tuple[int, int, int]
@@ -103,14 +102,7 @@ def dump(manifest: Manifest, path: Path) -> None:
     body = asdict(manifest)
     wall = body.pop("wall_step_ns")
     document = {"schema": SCHEMA, **body, "wall": {"step_ns": wall}}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            json.dump(document, out, indent=1)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, lambda temporary: temporary.write_text(json.dumps(document, indent=1), encoding="utf-8"))
 
 
 def load(path: Path) -> Manifest:
