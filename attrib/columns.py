@@ -52,7 +52,10 @@ class Variants:
 
 @dataclass(frozen=True)
 class KernelColumns:
-    """Launches sorted by (start, end, rowid); every per-launch array has shape (launches,)."""
+    """Launches sorted by (start, end, rowid); every per-launch array has shape (launches,).
+
+    Not to be written to: an array may be a view, or one value that is repeated.
+    """
 
     start: NDArray[np.int64]
     """ns"""
@@ -91,14 +94,15 @@ def read_kernels(path: Path, present: frozenset[str], reader: str = "auto") -> K
     names = tuple(name for name in COLUMNS if name in present)
     if reader != "sqlite":
         table = _Table(path)
+        wanted = columns_pages.Wanted(names, REQUIRED, VARIANT, table.variant, table.narrow)
         try:
-            return table.assembled(columns_pages.read_chunks(path, names, REQUIRED, table.narrow))
+            return table.assembled(columns_pages.read_chunks(path, wanted))
         except columns_pages.UnsupportedLayoutError as reason:
             if reader == "pages":
                 raise RefusedError(f"{path}: the pages reader met {reason}; use the sqlite reader.") from reason
     table = _Table(path)
     chunks = columns_sqlite.read_chunks(path, names, REQUIRED)
-    return table.assembled((part, table.narrow(chunk)) for part, chunk in chunks)
+    return table.assembled((part, table.narrow(chunk, table.variant(chunk))) for part, chunk in chunks)
 
 
 class _Table:
@@ -109,8 +113,13 @@ class _Table:
         self._variants = TupleEncoder(len(VARIANT))
         self._processes = TupleEncoder(1)
 
-    def narrow(self, chunk: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
-        """The arrays of KernelColumns for one chunk of rows, codes not yet ranked. Any thread may call it."""
+    def variant(self, chunk: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int32]:
+        """Code, not yet ranked, of the variant of each row. Any thread may call it, and `narrow`."""
+        absent = np.full(len(chunk["shortName"]), -1, np.int64)
+        return self._variants.encode([chunk.get(name, absent) for name in VARIANT])
+
+    def narrow(self, chunk: Mapping[str, NDArray[np.int64]], variant: NDArray[np.int32]) -> dict[str, NDArray[Any]]:
+        """The arrays of KernelColumns for one chunk of rows, codes not yet ranked."""
         absent = np.full(len(chunk["start"]), -1, np.int64)
         node = chunk.get("graphNodeId", absent)
         return {
@@ -121,16 +130,16 @@ class _Table:
             "stream": self._int32("streamId", chunk.get("streamId", absent)),
             "correlation": chunk.get("correlationId", absent),
             "node": np.where(node == 0, -1, node),
-            "variant": self._variants.encode([chunk.get(name, absent) for name in VARIANT]),
+            "variant": variant,
         }
 
     def assembled(self, chunks: Iterable[tuple[float, dict[str, NDArray[Any]]]]) -> KernelColumns:
-        columns = _joined(chunks)
-        for name, encoder in (("process", self._processes), ("variant", self._variants)):
-            rank, column = encoder.ranked()[0], columns[name]
-            for begin in range(0, len(column), BLOCK_ROWS):
-                block = column[begin : begin + BLOCK_ROWS]
-                block[:] = rank[block]
+        growing = {name: _Growing(kind) for name, kind in KINDS.items()}
+        for part, chunk in chunks:
+            for name, values in chunk.items():
+                growing[name].extend(values, part)
+        ranks = {"process": self._processes.ranked()[0], "variant": self._variants.ranked()[0]}
+        columns = {name: column.finished(ranks.get(name)) for name, column in growing.items()}
         order = _order(columns["start"], columns["end"])
         if order is not None:
             for name, column in columns.items():
@@ -156,30 +165,47 @@ class _Table:
         return narrow
 
 
-def _joined(chunks: Iterable[tuple[float, dict[str, NDArray[Any]]]]) -> dict[str, NDArray[Any]]:
-    """The chunks one after the other; with each comes the part of the table that has been read with it.
-
-    Rows are written where they stay: the first touch of a page of memory costs more than decoding what goes there,
-    so keeping every chunk and joining them at the end would double the time, not only the memory.
-    """
-    columns = {name: np.empty(0, kind) for name, kind in KINDS.items()}
-    rows = capacity = 0
-    for part, chunk in chunks:
-        end = rows + len(chunk["start"])
-        if end > capacity:
-            capacity = int(end / part * SLACK) + 1
-            for name, column in columns.items():
-                columns[name] = np.empty(capacity, column.dtype)
-                columns[name][:rows] = column[:rows]
-        for name, column in columns.items():
-            column[rows:end] = chunk[name]
-        rows = end
-    return {name: column[:rows] for name, column in columns.items()}
-
-
 def _order(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64] | None:
     """The stable permutation that sorts by (start, end); None for sorted rows, which is how nsys writes."""
     before, after = start[:-1], start[1:]
     if bool(((after > before) | ((after == before) & (end[1:] >= end[:-1]))).all()):
         return None
     return np.lexsort((end, start))
+
+
+class _Growing:
+    """A column while it is read: one value for as long as every row has it, then an array.
+
+    The first touch of a page of memory costs more than decoding what goes there. So rows are written where they
+    stay, instead of being joined at the end, and a column that never changes (most traces are of one process,
+    device and stream) takes no memory.
+    """
+
+    def __init__(self, kind: type[np.signedinteger[Any]]) -> None:
+        self._rows = 0
+        self._value = self._array = np.empty(0, kind)
+
+    def extend(self, values: NDArray[Any], part: float) -> None:
+        """Append `values`, with which `part` of the table, up to 1, has been read."""
+        begin, self._rows = self._rows, self._rows + len(values)
+        if not begin:
+            self._value = values[:1].copy()
+        if not len(self._array) and bool((values == self._value).all()):
+            return
+        if self._rows > len(self._array):
+            grown = np.empty(int(self._rows / part * SLACK) + 1, self._array.dtype)
+            grown[:begin] = self._array[:begin] if len(self._array) else self._value
+            self._array = grown
+        self._array[begin : self._rows] = values
+
+    def finished(self, rank: NDArray[np.int32] | None = None) -> NDArray[Any]:
+        """The column, codes replaced by their `rank`; read-only where it is one value."""
+        if not len(self._array):
+            value = self._value if rank is None else rank[self._value]
+            return np.broadcast_to(value, self._rows) if self._rows else self._array
+        column = self._array[: self._rows]
+        if rank is not None:
+            for begin in range(0, len(column), BLOCK_ROWS):
+                block = column[begin : begin + BLOCK_ROWS]
+                block[:] = rank[block]
+        return column

@@ -21,7 +21,7 @@ class TupleEncoder:
     """
 
     def __init__(self, width: int) -> None:
-        self._rng = np.random.default_rng(0)
+        self._attempts = 0
         self._lock = Lock()
         self._dictionary = self._hashed(np.empty((0, width), np.int64))
 
@@ -58,8 +58,8 @@ class TupleEncoder:
 
     def _hashed(self, tuples: NDArray[np.int64]) -> _Dictionary:
         while True:
-            # Odd, so that every step is a bijection: tuples that differ in one column only never collide.
-            multipliers = self._rng.integers(0, 2**64, tuples.shape[1], np.uint64) | np.uint64(1)
+            multipliers = _multipliers(self._attempts, tuples.shape[1])
+            self._attempts += 1
             hashes = _hash(list(tuples.T), multipliers)
             slots = np.argsort(hashes)
             hashes = hashes[slots]
@@ -90,6 +90,15 @@ class _Dictionary:
             # Codes are in range; "clip" is what spares take a second pass that checks it.
             known &= values.take(codes, mode="clip") == column
         return codes.astype(np.int32), known
+
+
+def _multipliers(attempt: int, number: int) -> NDArray[np.uint64]:
+    """Odd numbers without pattern. Odd, so that tuples that differ in one column only never collide."""
+    sequence = np.arange(attempt * number + 1, (attempt + 1) * number + 1, dtype=np.uint64)
+    sequence *= np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        sequence = (sequence ^ sequence >> np.uint64(shift)) * np.uint64(factor)
+    return sequence ^ sequence >> np.uint64(31) | np.uint64(1)
 
 
 def _hash(columns: Columns, multipliers: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -10,6 +10,8 @@ exports hold is decoded: rowid tables without overflow pages, integers and NULL 
 else, damage included, UnsupportedLayoutError hands the whole table to SQLite itself; nothing is guessed.
 """
 
+from __future__ import annotations
+
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -33,13 +35,16 @@ RECYCLED_BYTES = 30 << 20
 MAX_WORKERS = 4
 MAX_DEPTH = 20
 MAX_LAYOUTS = 4096
+MAX_COMBINATIONS = 1 << 16
 TABLE_INTERIOR, TABLE_LEAF = 0x05, 0x0D
 INTERIOR_CELLS, LEAF_CELLS = 12, 8  # size of a page header, where the cell pointers begin
 # Bytes of content of each one-byte serial type; 10 and 11 are reserved, from 12 on it is a blob or a text.
-CONTENT = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((t - 12) // 2 for t in range(12, 128))], np.int64)
+CONTENT = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0, *((kind - 12) // 2 for kind in range(12, 128)))
+INTEGERS = (0, 1, 2, 3, 4, 5, 6, 8, 9)  # 7 is a real
 CONSTANT = {0: -1, 8: 0, 9: 1}  # NULL is read as -1
 WHOLE = {1: "i1", 2: ">i2", 4: ">i4", 8: ">i8"}
 SPARE = 256  # bytes after the last page, so that reading a damaged record cannot leave the buffer
+LEAD = 8  # bytes taken along from before each record, so that a 64-bit word can end anywhere in it
 
 Bytes = NDArray[np.uint8]
 Positions = NDArray[np.int64]
@@ -82,7 +87,8 @@ class _Pages:
             raise UnsupportedLayoutError("a page with more cells than it has room for")
         pointers = np.ascontiguousarray(pages[:, header : header + 2 * most]).view(">u2").astype(np.int64)
         real = np.arange(most) < number[:, None]
-        if bool((pointers >= self.usable - 3)[real].any()):
+        first = header + 2 * number[:, None]
+        if bool((real & ((pointers < first) | (pointers >= self.usable - 3))).any()):
             raise UnsupportedLayoutError("a cell outside its page")
         pointers += (np.arange(len(pages)) * self.size)[:, None]
         return pointers[real], number
@@ -106,15 +112,26 @@ class _Pages:
         raise UnsupportedLayoutError("a tree deeper than any table")
 
 
-def read_chunks(
-    path: Path, names: tuple[str, ...], required: Collection[str], convert: Callable[[Chunk], Narrow]
-) -> Iterator[tuple[float, Narrow]]:
-    """Columns `names` of the kernel table in rowid order, chunk by chunk as `convert` makes them.
+@dataclass(frozen=True)
+class Wanted:
+    """What becomes of the columns. Both functions get (rows,) arrays, -1 for NULL, from several threads."""
 
-    With each chunk comes the part of the table, up to 1, that has been read with it.
+    names: tuple[str, ...]
+    required: Collection[str]
+    """columns that must not be NULL"""
+    repeated: Collection[str]
+    """columns with few combinations of values, which are decoded once for each combination"""
+    encode: Callable[[Chunk], NDArray[np.int32]]
+    """(combinations,) codes of the `repeated` columns"""
+    convert: Callable[[Chunk, NDArray[np.int32]], Narrow]
+    """what is kept of the other columns and the (rows,) codes, rows in any order"""
 
-    `convert` gets (rows,) arrays, -1 for NULL, and returns (rows,) arrays; it is called from several threads,
-    with the rows of a chunk in any order. Raises UnsupportedLayoutError for a table that only SQLite can read.
+
+def read_chunks(path: Path, wanted: Wanted) -> Iterator[tuple[float, Narrow]]:
+    """The kernel table in rowid order, chunk by chunk as `wanted.convert` makes them.
+
+    With each chunk comes the part of the table, up to 1, that has been read with it. Raises UnsupportedLayoutError
+    for a table that only SQLite can read.
     """
     if not hasattr(os, "preadv"):
         raise UnsupportedLayoutError("no positioned reads on this system")
@@ -122,11 +139,10 @@ def read_chunks(
         with closing(sqlite3.connect(readonly_uri(path), uri=True, isolation_level=None)) as connection:
             # The transaction holds SQLite's shared lock for as long as the pages are read behind its back.
             connection.execute("BEGIN")
-            root, columns = _table(connection, names)
+            root, columns = _table(connection, wanted.names)
             descriptor = os.open(path, os.O_RDONLY)
             try:
-                decoder = _Decoder(_file(descriptor), columns, required, convert)
-                yield from decoder.run(root)
+                yield from _Decoder(_file(descriptor), columns, wanted).run(root)
             finally:
                 os.close(descriptor)
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the message may quote bytes of a damaged schema
@@ -154,20 +170,27 @@ def _file(descriptor: int) -> _Pages:
     return _Pages(descriptor, size, size - header[20], os.fstat(descriptor).st_size // size)
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """Where the columns of a record are, as far as they are needed."""
+
+    kinds: list[int]
+    """serial type of each column"""
+    offsets: list[int]
+    """where the content of each begins in a row, and where that of the last one ends"""
+
+
 class _Decoder:
     """Turns leaf pages into columns. Safe to call from several threads."""
 
-    def __init__(
-        self,
-        pages: _Pages,
-        columns: Mapping[str, int],
-        required: Collection[str],
-        convert: Callable[[Chunk], Narrow],
-    ) -> None:
+    def __init__(self, pages: _Pages, columns: Mapping[str, int], wanted: Wanted) -> None:
         self._pages = pages
         self._columns = columns
-        self._required = required
-        self._convert = convert
+        self._wanted = wanted
+        repeated = [place for name, place in columns.items() if name in wanted.repeated]
+        self._repeated = min(repeated), max(repeated)
+        self._combinations: dict[int, TupleEncoder] = {}
+        self._encoded: dict[int, NDArray[np.int32]] = {}
         # A record header as far as it is needed: its own size, then a serial type for each column.
         self._header = max(columns.values()) + 2
         self._words = -(-self._header // 8)
@@ -196,14 +219,20 @@ class _Decoder:
         # Rows of one layout have every column at the same place, so they are decoded together.
         order = np.argsort(codes.astype(np.uint16), kind="stable")
         records, sizes = records[order], sizes[order]
-        values = {name: np.empty(len(records), np.int64) for name in self._columns}
+        single = [name for name in self._columns if name not in self._wanted.repeated]
+        values = {name: np.empty(len(records), np.int64) for name in single}
+        repeated = np.empty(len(records), np.int32)
         begin = 0
         counts = np.bincount(codes)
         for code in np.flatnonzero(counts):
             end = begin + int(counts[code])
-            self._decode(buffer, int(code), records[begin:end], sizes[begin:end], values=values, begin=begin)
+            layout = self._layout(int(code), sizes[begin:end])
+            rows = _windows(buffer, records[begin:end] - LEAD, layout.offsets[-1])
+            for name in single:
+                _integers(rows, layout, self._columns[name], values[name][begin:end])
+            repeated[begin:end] = self._codes(rows, int(code), layout)
             begin = end
-        narrow = self._convert(values)
+        narrow = self._wanted.convert(values, repeated)
         for name, grouped in narrow.items():
             narrow[name] = np.empty_like(grouped)
             narrow[name][order] = grouped
@@ -212,7 +241,7 @@ class _Decoder:
     def _records(self, buffer: Bytes) -> tuple[Positions, NDArray[np.int64]]:
         """Where each record begins in `buffer`, and its bytes."""
         at, _ = self._pages.cells(buffer, LEAF_CELLS)
-        room = self._pages.usable - at % self._pages.size
+        room = self._pages.usable - (at & (self._pages.size - 1))
         begin = at.copy()
         size = buffer[at].astype(np.int64)
         long = size >= 0x80
@@ -241,48 +270,78 @@ class _Decoder:
         headers[:, self._header :] = 0
         return list(headers.view(np.int64).T)
 
-    def _decode(
-        self,
-        buffer: Bytes,
-        code: int,
-        records: Positions,
-        sizes: NDArray[np.int64],
-        *,
-        values: dict[str, NDArray[np.int64]],
-        begin: int,
-    ) -> None:
+    def _layout(self, code: int, sizes: NDArray[np.int64]) -> _Layout:
+        """The layout with this code, checked against the sizes of the records that have it."""
         header = self._layouts.tuples[code].view(np.uint8)[: self._header]
         if bool((header >= 0x80).any()):
             raise UnsupportedLayoutError("a record header with long entries")
-        types = header[1:]
-        offsets = int(header[0]) + np.concatenate([[0], np.cumsum(CONTENT[types])])
-        whole = int(header[0]) == self._header
-        if bool(((sizes < offsets[-1]) | (whole & (sizes > offsets[-1]))).any()):
-            raise UnsupportedLayoutError("a record that is not as long as its header says")
-        rows = _windows(buffer, records, int(offsets[-1]))
+        kinds = header[1:].tolist()
         for name, place in self._columns.items():
-            kind = int(types[place])
-            if kind not in (0, 1, 2, 3, 4, 5, 6, 8, 9) or (kind == 0 and name in self._required):
+            if kinds[place] not in INTEGERS or (kinds[place] == 0 and name in self._wanted.required):
                 raise UnsupportedLayoutError(f"a value of column {name} that is no integer")
-            _integers(rows, int(offsets[place]), kind, values[name][begin : begin + len(records)])
+        offsets = [LEAD + int(header[0])]
+        for kind in kinds:
+            offsets.append(offsets[-1] + CONTENT[kind])
+        needed = offsets[-1] - LEAD
+        whole = int(header[0]) == self._header
+        if bool(((sizes < needed) | (whole & (sizes > needed))).any()):
+            raise UnsupportedLayoutError("a record that is not as long as its header says")
+        return _Layout(kinds, offsets)
+
+    def _codes(self, rows: Bytes, code: int, layout: _Layout) -> NDArray[np.int32]:
+        """(rows,) codes of the repeated columns.
+
+        In rows of one layout the bytes from the first to the last of these columns stand for their values. So the
+        bytes are told apart as they are, as 64-bit words, and decoded once for each combination.
+        """
+        first, last = self._repeated
+        begin, end = layout.offsets[first], layout.offsets[last + 1]
+        ends = range(end, begin, -8) or range(end, end - 1, -1)
+        words = [_part(rows, "i8", at - 8).copy() for at in reversed(ends)]
+        excess = 8 * len(words) - (end - begin)
+        words[0] &= np.frombuffer(bytes(excess) + b"\xff" * (8 - excess), np.int64)[0]
+        if code not in self._combinations:
+            self._combinations.setdefault(code, TupleEncoder(len(words)))
+        found = self._combinations[code].encode(words)
+        distinct = self._combinations[code].tuples
+        if len(distinct) > MAX_COMBINATIONS:
+            raise UnsupportedLayoutError("columns in an order that makes every row another combination")
+        encoded = self._encoded.get(code)
+        if encoded is None or len(encoded) < len(distinct):
+            encoded = self._encoded[code] = self._wanted.encode(self._decoded(distinct, layout))
+        return encoded[found]
+
+    def _decoded(self, distinct: NDArray[np.int64], layout: _Layout) -> Chunk:
+        """Repeated columns of the byte images that `_codes` tells apart: they end where the last column does."""
+        image = np.ascontiguousarray(distinct).view(np.uint8).reshape(len(distinct), -1)
+        shift = image.shape[1] - layout.offsets[self._repeated[1] + 1]
+        moved = _Layout(layout.kinds, [offset + shift for offset in layout.offsets])
+        values = {}
+        for name, place in self._columns.items():
+            if name in self._wanted.repeated:
+                values[name] = np.empty(len(distinct), np.int64)
+                _integers(image, moved, place, values[name])
+        return values
 
 
-def _integers(rows: Bytes, at: int, kind: int, out: NDArray[np.int64]) -> None:
-    """Decode serial type `kind` at byte `at` of each row, big-endian two's complement, into `out`."""
-
-    def part(dtype: str, offset: int) -> NDArray[Any]:
-        return np.ndarray((len(rows),), dtype, rows.data, offset, (rows.shape[1],))
-
-    size = int(CONTENT[kind])
+def _integers(rows: Bytes, layout: _Layout, place: int, out: NDArray[np.int64]) -> None:
+    """Decode the column at `place` of every row, a big-endian integer in two's complement, into `out`."""
+    kind, at = layout.kinds[place], layout.offsets[place]
+    size = CONTENT[kind]
     if size == 0:
         out[:] = CONSTANT[kind]
     elif size in WHOLE:
-        out[:] = part(WHOLE[size], at)
+        out[:] = _part(rows, WHOLE[size], at)
     else:
         high, low, bits = ("i1", ">u2", 16) if size == 3 else (">i2", ">u4", 32)
-        out[:] = part(high, at)
+        out[:] = _part(rows, high, at)
         out <<= bits
-        out |= part(low, at + int(np.dtype(high).itemsize))
+        out |= _part(rows, low, at + np.dtype(high).itemsize)
+
+
+def _part(rows: Bytes, dtype: str, at: int) -> NDArray[Any]:
+    """(rows,) view of byte `at` and the following of every row as `dtype`."""
+    return np.ndarray((len(rows),), dtype, rows.data, at, (rows.shape[1],))
 
 
 def _windows(buffer: Bytes, begin: Positions, size: int) -> Bytes:
