@@ -61,7 +61,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class ScrubReport:
-    """What a scrubbed copy lacks and holds; sizes in bytes."""
+    """What a scrubbed copy lacks and holds; bytes of the unpacked export and of the file written."""
 
     removed: tuple[Removal, ...]
     kept: dict[str, int]
@@ -120,7 +120,7 @@ def scrub(source: Path, target: Path, *, drop_nvtx: bool = False, force: bool = 
                 with plain.open("rb") as raw, lzma.open(temporary, "wb", preset=9) as out:
                     shutil.copyfileobj(raw, out, 1 << 20)
             after = temporary.stat().st_size
-        found.append(ScrubReport(copier.removed(), dict(copier.kept), source.stat().st_size, after))
+        found.append(ScrubReport(copier.removed(), dict(copier.kept), database.stat().st_size, after))
 
     write_whole(target, write)
     return found[0]
