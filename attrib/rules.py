@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from attrib.errors import JoinError
 from attrib.models import QUANT_OF_GGML, Model, Tensor
@@ -94,18 +95,36 @@ def parse(text: str, source: str) -> Rules:
         raw = tomllib.loads(text)
         return Rules(
             name=str(raw["name"]),
-            streams=tuple(
-                Stream(re.compile(s["function"]), s.get("quant"), tuple(s.get("rows_per_block", (1,))))
-                for s in raw["stream"]
-            ),
-            layers=tuple(tuple(layer["roles"]) for layer in raw["layer"]),
-            tail=tuple(raw.get("tail", {}).get("roles", ())),
+            streams=tuple(_stream(stream) for stream in raw["stream"]),
+            layers=_layers(raw["layer"]),
+            tail=_roles(raw["tail"]["roles"]) if "tail" in raw else (),
             kv=tuple(re.compile(rule["function"]) for rule in raw.get("kv", ())),
         )
     except KeyError as error:
         raise JoinError(f"rule file {source} has no {error}; see the rules shipped with the package") from error
-    except (tomllib.TOMLDecodeError, re.error, TypeError, AttributeError) as error:
+    except (ValueError, re.error, TypeError, AttributeError, RecursionError) as error:
         raise JoinError(f"rule file {source} is not valid: {error}") from error
+
+
+def _stream(raw: dict[str, Any]) -> Stream:
+    quant, blocks = raw.get("quant"), raw.get("rows_per_block", [1])
+    if not (quant is None or (isinstance(quant, int) and quant >= 0)):
+        raise ValueError(f"quant {quant!r} is not the index of a template argument")
+    if not (isinstance(blocks, list) and blocks and all(isinstance(rows, int) and rows > 0 for rows in blocks)):
+        raise ValueError(f"rows_per_block {blocks!r} is not a list of positive numbers")
+    return Stream(re.compile(raw["function"]), quant, tuple(blocks))
+
+
+def _layers(raw: list[dict[str, Any]]) -> tuple[tuple[str, ...], ...]:
+    if not raw:
+        raise ValueError("it has no order of a layer")
+    return tuple(_roles(layer["roles"]) for layer in raw)
+
+
+def _roles(raw: object) -> tuple[str, ...]:
+    if not (isinstance(raw, list) and raw and all(isinstance(role, str) for role in raw)):
+        raise ValueError(f"roles {raw!r} is not a list of names")
+    return tuple(raw)
 
 
 def quant_of(stream: Stream, full: str) -> str | None:
