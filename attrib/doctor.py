@@ -75,7 +75,7 @@ class Diagnosis:
 
 def diagnose(out: Path) -> Diagnosis:
     """Look at everything; `out` is where recordings would be stored. Never raises for something missing."""
-    checks = [packages(), fast_reader(), gpu(), cuda_python(), nvrtc(), engine(), nsys(), folder(out), perf()]
+    checks = [packages(), gpu(), cuda_python(), nvrtc(), engine(), nsys(), folder(out), perf()]
     return Diagnosis(tuple(checks))
 
 
@@ -85,17 +85,6 @@ def packages() -> Check:
     if lost := [name for name, version in found.items() if version is None]:
         return Check("Python packages", READING, MISSING, f"not installed: {', '.join(lost)}", "pip install attrib")
     return Check("Python packages", READING, OK, ", ".join(f"{name} {version}" for name, version in found.items()))
-
-
-def fast_reader() -> Check:
-    """DuckDB, which only makes large exports faster to read."""
-    duckdb, scanner = _version("duckdb"), _version("duckdb-extension-sqlite")
-    if duckdb and duckdb == scanner:
-        return Check("fast reader", "large traces", OK, f"duckdb {duckdb} with its SQLite scanner")
-    detail = "duckdb is not installed; sqlite3 reads instead"
-    if duckdb:
-        detail = f"duckdb {duckdb} with scanner {scanner or 'not installed'}: they must be of one version"
-    return Check("fast reader", "large traces", NOTE, detail, "pip install 'attrib[fast]'")
 
 
 def gpu() -> Check:

@@ -116,8 +116,8 @@ def plot_anatomy(found: Sequence[Anatomy], path: str, titles: Sequence[str] | No
         _launch_counts(bottom, found, names, shown)
         handles, labels = top.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
-        first = found[0]
-        _caption(figure, first.device, first.model, first.build, first.anchor, f"steps: {first.step_count}")
+        facts = [(a.device, a.model, a.build, a.anchor, f"steps: {a.step_count}") for a in found]
+        _caption(figure, *(" / ".join(dict.fromkeys(filter(None, column))) for column in zip(*facts, strict=True)))
         _save(figure, path)
 
 
@@ -146,7 +146,7 @@ def _stacked(axes: Any, found: Sequence[Anatomy], names: Sequence[str], shown: S
     axes.set_xlabel("exclusive time per step, ms (median over steps)")
     title = "Step anatomy"
     if len(found) == 2:
-        title = f"Step anatomy, growth {(found[1].span - found[0].span) * 1e3:+.3f} ms/step"
+        title = f"Step anatomy: {(found[1].span - found[0].span) * 1e3:+.3f} ms/step from the first to the second"
     axes.set_title(title, loc="left", fontweight="bold")
 
 

@@ -43,7 +43,7 @@ GOOD_DRIVER = (
 @pytest.fixture
 def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str | None]:
     """Installed versions by package, on top of what is really there; None is not installed."""
-    fixed: dict[str, str | None] = {"cuda-bindings": "13.0.1", "duckdb": "1.5.5", "duckdb-extension-sqlite": "1.5.5"}
+    fixed: dict[str, str | None] = {"cuda-bindings": "13.0.1"}
     real = metadata.version
 
     def version(package: str) -> str:
@@ -150,15 +150,6 @@ def test_the_exit_code_is_about_reading(attrib: Attrib, work: Path, versions: di
     assert outcome.code == 1
     assert "not installed: pandas" in outcome.out
     assert "reading traces: not possible" in outcome.out
-
-
-def test_a_scanner_of_another_version_is_noted(versions: dict[str, str | None]) -> None:
-    versions["duckdb-extension-sqlite"] = "1.4.0"
-    check = doctor.fast_reader()
-    assert check.status == NOTE
-    assert "1.5.5 with scanner 1.4.0" in check.detail
-    versions["duckdb"] = None
-    assert "sqlite3 reads instead" in doctor.fast_reader().detail
 
 
 def test_cuda_is_never_imported_here(attrib: Attrib, work: Path, versions: dict[str, str | None]) -> None:
