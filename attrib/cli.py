@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attrib import cli_record
-from attrib.errors import AttribError
+from attrib.cli_guard import guarded
 
 if TYPE_CHECKING:
     from attrib.attribution import Attribution
@@ -53,23 +50,6 @@ ReaderOption = Annotated[str, typer.Option("--reader", help="auto, pages or sqli
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 CsvOption = Annotated[Path | None, typer.Option("--csv", help="Write the table to a CSV file.")]
 PlotOption = Annotated[Path | None, typer.Option("--plot", help="Write the chart to a .png or .svg file.")]
-
-
-def guarded(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn expected failures into one sentence on stderr and exit code 2."""
-
-    @wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except AttribError as error:
-            typer.echo(f"attrib: {error}", err=True)
-            raise typer.Exit(2) from error
-        except BrokenPipeError:
-            sys.stderr.close()  # the reader of a pipe left; nothing is wrong
-            raise typer.Exit(0) from None
-
-    return run
 
 
 def _version(value: bool) -> None:
