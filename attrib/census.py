@@ -267,12 +267,13 @@ class _Sums:
 
     @classmethod
     def of(cls, attribution: Attribution, group: NDArray[np.int64], groups: int) -> _Sums:
-        order = np.argsort(group, kind="stable")
-        begin = np.searchsorted(group[order], np.arange(groups))
         found = attribution.ledger
+        member = np.zeros((len(group), groups))
+        member[np.arange(len(group)), group] = 1.0
 
         def summed(values: NDArray[np.int64]) -> NDArray[np.float64]:
-            return np.add.reduceat(values[:, order], begin, axis=1) * NS
+            # ns below 2**53 are exact in float64, so a matrix product adds them without rounding
+            return (values @ member) * NS
 
         return cls(
             group,
@@ -311,9 +312,7 @@ def _row(attribution: Attribution, sums: _Sums, i: int, key: tuple[str, str, str
         straggler = rate < class_lo
         lost = step_seconds - float(chosen.seconds(weight).sum())
         recoverable = max(lost, 0.0) if straggler else 0.0
-    position_duration = np.median(attribution.ledger.duration[:, mine], axis=0) * NS
-    with np.errstate(divide="ignore", invalid="ignore"):
-        impossible = bool(np.any(weight / position_duration > attribution.peak))
+    impossible = _impossible(attribution, mine)
     label, quant, category = key
     return SiteRow(
         site=label,
@@ -335,6 +334,16 @@ def _row(attribution: Attribution, sums: _Sums, i: int, key: tuple[str, str, str
         impossible=impossible,
         overlapped=bool(rate > attribution.peak and not impossible),
     )
+
+
+def _impossible(attribution: Attribution, mine: NDArray[np.bool_]) -> bool:
+    """Whether a launch's median duration is too short for its weight bytes at the DRAM peak."""
+    floor = attribution.traffic.weight_bytes[mine] / attribution.peak / NS
+    if not np.isfinite(floor).any():
+        return False
+    duration = attribution.ledger.duration[:, mine]
+    fast = duration.min(axis=0) < floor  # a median is needed of few launches, if of any
+    return bool(np.any(np.median(duration[:, fast], axis=0) < floor[fast])) if fast.any() else False
 
 
 def _divide(a: float, b: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 
 from attrib.errors import AttribError
@@ -103,7 +103,11 @@ class Model:
 
     def find(self, role: str, layer: int | None = None) -> Tensor | None:
         """The tensor with this role in this layer, or None when the model has none."""
-        return _index(self).get((role, layer))
+        return self._by_role.get((role, layer))
+
+    @cached_property
+    def _by_role(self) -> dict[tuple[str, int | None], Tensor]:
+        return {(t.role, t.layer): t for t in self.tensors}
 
     def head(self) -> Tensor:
         """The matrix the output head streams: `output`, or the embedding where the two are tied."""
@@ -116,11 +120,6 @@ class Model:
         """Weight bytes one decode step must stream: every layer matrix and the head, not the embedding table."""
         streamed = sum(t.nbytes for t in self.tensors if t.role in LAYER_ROLES)
         return streamed + self.head().nbytes
-
-
-@cache
-def _index(model: Model) -> dict[tuple[str, int | None], Tensor]:
-    return {(t.role, t.layer): t for t in model.tensors}
 
 
 def matrix_bytes(quant: str, rows: int, cols: int) -> int:

@@ -92,8 +92,8 @@ def find_steps(
     chosen_device = int(kernels.device[usable[0]])
     if trace.names.missing:
         warnings.append(f"{trace.names.missing} kernel variants have a name id that StringIds lacks; shown by id")
-    created, nodes = trace.created_nodes(), int(np.count_nonzero(kernels.node[usable] >= 0))
-    if not nodes and len(usable) < created:
+    created = trace.created_nodes()
+    if len(usable) < created and not np.any(_take(kernels.node, usable) >= 0):
         warnings.append(
             f"incomplete capture: {created} graph nodes were created and {len(usable)} kernels recorded; "
             "record again with an nsys that knows this driver"
@@ -148,7 +148,7 @@ def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDA
             good &= ~bad
     if not good.any():
         raise NoDataError(f"{trace.path}: none of its {len(start)} launches has usable timestamps ({dict(excluded)})")
-    return np.flatnonzero(good)
+    return np.arange(len(good)) if good.all() else np.flatnonzero(good)
 
 
 def _one_gpu(

@@ -33,14 +33,14 @@ class Stragglers:
     def to_json(self) -> dict[str, Any]:
         """Ranking with the class and totals; unknown values are null."""
         full = self.census.to_json()
-        sites = {entry["site"]: entry for entry in full["sites"]}
+        sites = {id(row): entry for row, entry in zip(self.census.rows, full["sites"], strict=True)}
         return document(
             {
                 "schema": SCHEMA,
                 **{key: full[key] for key in ("device", "model", "build", "anchor", "class", "steps", "matched")},
                 "recoverable_ms": self.recoverable * 1e3,
                 "recoverable_pct_of_span": 100 * self.recoverable / self.census.span if self.census.span else np.nan,
-                "stragglers": [sites[row.site] for row in self.rows],
+                "stragglers": [sites[id(row)] for row in self.rows],
                 "warnings": full["warnings"],
             }
         )
@@ -65,7 +65,7 @@ class Stragglers:
         share = 100 * self.recoverable / self.census.span
         more = f" and {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
         return (
-            f"{len(self.rows)} sites stream below the class: {names}{more}; "
+            f"{len(self.rows)} {'site streams' if len(self.rows) == 1 else 'sites stream'} below the class: {names}{more}; "
             f"at class rate the step would lose {self.recoverable * 1e3:.3f} ms ({share:.1f} %)."
         )
 

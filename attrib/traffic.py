@@ -153,37 +153,45 @@ def from_table(trace: Trace, steps: Steps, table: Path) -> Traffic:
     """
     entries = _read_table(table)
     names, variants = trace.names, trace.kernels.variants
-    used: set[int] = set()
+    used: set[_Entry] = set()
     slots = []
     for variant in _variants(trace, steps):
         base = _named(names, variant)
         grid = tuple(int(v) for v in variants.grid[variant])
-        for number, (pattern, wanted, nbytes, site, quant) in enumerate(entries):
-            if (wanted is None or wanted == grid) and pattern.search(names.full[variant]):
-                used.add(number)
-                key = site or base.key
-                slots.append(_Slot(key, quant, STREAMING, key.partition("/")[0], -1, nbytes, np.nan))
+        for entry in entries:
+            if entry.grid in (None, grid) and entry.kernel.search(names.full[variant]):
+                used.add(entry)
+                key = entry.site or base.key
+                slots.append(_Slot(key, entry.quant, STREAMING, key.partition("/")[0], -1, entry.nbytes, np.nan))
                 break
         else:
             slots.append(base)
-    unused = [f"line {n + 2} ({e[0].pattern})" for n, e in enumerate(entries) if n not in used]
+    unused = [f"line {entry.line} ({entry.kernel.pattern})" for entry in entries if entry not in used]
     notes = (f"{table.name}: no launch matches {', '.join(unused)}",) if unused else ()
     return _traffic(f"table {table.name}", slots, notes)
 
 
-_Entry = tuple[re.Pattern[str], tuple[int, ...] | None, float, str, str]
+@dataclass(frozen=True)
+class _Entry:
+    line: int
+    kernel: re.Pattern[str]
+    grid: tuple[int, ...] | None
+    nbytes: float
+    site: str
+    quant: str
 
 
 def _read_table(table: Path) -> list[_Entry]:
     try:
-        with table.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        with table.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            rows = [(reader.line_num, row) for row in reader]
     except OSError as error:
         raise JoinError(f"byte table {table} cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise JoinError(f"byte table {table} is not CSV text: {error}") from error
     entries: list[_Entry] = []
-    for line, row in enumerate(rows, start=2):
+    for line, row in rows:
         try:
             grid = _grid(row.get("grid") or "")
             nbytes = float(row["bytes"] or "")
@@ -198,7 +206,7 @@ def _read_table(table: Path) -> list[_Entry]:
             raise JoinError(f"byte table {table} has no column {error}; it needs kernel and bytes") from error
         except (ValueError, re.error) as error:
             raise JoinError(f"byte table {table}, line {line}: {error}") from error
-        entries.append((pattern, grid, nbytes, f"{site}/{quant}" if site and quant else site, quant))
+        entries.append(_Entry(line, pattern, grid, nbytes, f"{site}/{quant}" if site and quant else site, quant))
     if not entries:
         raise JoinError(f"byte table {table} has no rows; it needs the columns kernel, bytes and optionally grid, site")
     return entries
@@ -208,6 +216,8 @@ def _grid(text: str) -> tuple[int, ...] | None:
     if not text.strip():
         return None
     parts = [int(part) for part in re.split(r"[x×,]", text.strip())]
+    if len(parts) > 3 or min(parts) < 1:
+        raise ValueError(f"grid {text!r} is not X, XxY or XxYxZ")
     return (*parts, 1, 1)[:3]
 
 
