@@ -64,8 +64,9 @@ class Stragglers:
         names = ", ".join(f"{row.site} ({row.rate / GIGA:.4g} GB/s)" for row in self.rows[:3])
         share = 100 * self.recoverable / self.census.span
         more = f" and {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
+        number = "1 site streams" if len(self.rows) == 1 else f"{len(self.rows)} sites stream"
         return (
-            f"{len(self.rows)} {'site streams' if len(self.rows) == 1 else 'sites stream'} below the class: {names}{more}; "
+            f"{number} below the class: {names}{more}; "
             f"at class rate the step would lose {self.recoverable * 1e3:.3f} ms ({share:.1f} %)."
         )
 
