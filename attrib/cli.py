@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attrib import cli_record
+from attrib import cli_compare, cli_record
 from attrib.cli_guard import guarded
 
 if TYPE_CHECKING:
@@ -182,7 +182,9 @@ def anatomy(
     if plot is not None:
         from attrib.plots import plot_anatomy
 
-        plot_anatomy([result for _, result in results], str(plot), [path.name for path, _ in results])
+        anchors = [result.anchor for _, result in results]
+        distinct = all(anchors) and len(set(anchors)) == len(anchors)
+        plot_anatomy([r for _, r in results], str(plot), anchors if distinct else [path.name for path, _ in results])
     _outputs(results, csv, None)
     if as_json:
         _print_json([result.to_json() for _, result in results])
@@ -287,6 +289,7 @@ def _print_json(documents: list[dict[str, Any]]) -> None:
 
 
 cli_record.register(app)
+cli_compare.register(app)
 
 
 def main() -> None:

@@ -1,0 +1,190 @@
+"""The commands that judge one run against another: compare and gate."""
+# ruff: noqa: PLC0415 - heavy imports wait until a command needs them
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attrib.cli_guard import guarded
+
+if TYPE_CHECKING:
+    from attrib.compare_sides import Loaded
+
+Source = Annotated[Path, typer.Argument(help="Run directory, or nsys SQLite export.", metavar="A")]
+Other = Annotated[Path, typer.Argument(help="Run directory, or nsys SQLite export.", metavar="B")]
+ModelOption = Annotated[
+    str | None,
+    typer.Option("--model", "-m", help="Bytes of both traces: a built-in model (qwen2.5-14b:q4_k_m) or a GGUF file."),
+]
+RulesOption = Annotated[
+    Path | None, typer.Option("--rules", help="Rule file that maps a trace's launches to matrices.")
+]
+KvOption = Annotated[int | None, typer.Option("--kv", min=1, help="KV length of the steps of a trace.")]
+NvtxOption = Annotated[str | None, typer.Option("--nvtx", help="Steps are NVTX ranges whose text matches this regex.")]
+DeviceOption = Annotated[int | None, typer.Option("--device", help="CUDA device to analyse; the busiest otherwise.")]
+StepsOption = Annotated[str, typer.Option("--steps", help="auto, graph, pattern or whole.")]
+ReaderOption = Annotated[str, typer.Option("--reader", help="auto, duckdb or sqlite.", hidden=True)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the program."""
+    for command in (compare, gate):
+        app.command()(guarded(command))
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What both sides share: how traces are cut into steps and where the bytes of a trace come from."""
+
+    model: str | None
+    rules: Path | None
+    kv: int | None
+    nvtx: str | None
+    device: int | None
+    steps: str
+    reader: str
+
+    def load(self, path: Path, model: str | None, table: Path | None, anchor: str, build: str) -> Loaded:
+        """Read one side; a run directory has its bytes from its manifest, so the shared model is for traces only."""
+        from attrib.attribution import Options
+        from attrib.compare_sides import load
+
+        shared = None if path.is_dir() or table is not None else self.model
+        chosen = model or shared
+        options = Options(
+            model=chosen, rules=self.rules if chosen else None, table=table, kv_length=self.kv, nvtx=self.nvtx,
+            device=self.device, steps=self.steps, anchor=anchor, build=build,
+        )  # fmt: skip
+        return load(path, options, self.reader)
+
+
+def compare(
+    a: Source,
+    b: Other,
+    model: ModelOption = None,
+    model_a: Annotated[str | None, typer.Option("--model-a", help="Bytes of A alone.")] = None,
+    model_b: Annotated[str | None, typer.Option("--model-b", help="Bytes of B alone.")] = None,
+    bytes_a: Annotated[Path | None, typer.Option("--bytes-a", help="CSV of bytes for A (see census).")] = None,
+    bytes_b: Annotated[Path | None, typer.Option("--bytes-b", help="CSV of bytes for B.")] = None,
+    rules: RulesOption = None,
+    kv: KvOption = None,
+    nvtx: NvtxOption = None,
+    device: DeviceOption = None,
+    steps: StepsOption = "auto",
+    anchor_a: Annotated[str, typer.Option("--anchor-a", help="Anchor of A where its source does not say.")] = "",
+    anchor_b: Annotated[str, typer.Option("--anchor-b", help="Anchor of B where its source does not say.")] = "",
+    build_a: Annotated[str, typer.Option("--build-a", help="Label of A's build.")] = "",
+    build_b: Annotated[str, typer.Option("--build-b", help="Label of B's build.")] = "",
+    devices: Annotated[
+        bool, typer.Option("--devices", help="Compare whole traces device by device: span, busy and idle time.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare unlike devices, models or anchors, labelled as such.")
+    ] = False,
+    reader: ReaderOption = "auto",
+    as_json: JsonOption = False,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the sites to a CSV file.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Write the chart to a .png, .svg or .pdf file.")] = None,
+) -> None:
+    """Where a step of B takes longer or less than a step of A: by cause, by category and by site.
+
+    Two builds, or an engine against another one's trace. Example: attrib compare runs/OURS llama.sqlite --model
+    qwen2.5-14b:q4_k_m --anchor-b @3254 --plot gap.png
+    """
+    from attrib import compare_tables, tables
+    from attrib.compare import compare as take
+    from attrib.compare_sides import Side
+    from attrib.files import write_csv
+
+    if devices:
+        _devices(a, b, reader, as_json, csv, plot)
+        return
+    cut = _Cut(model, rules, kv, nvtx, device, steps, reader)
+    sides = cut.load(a, model_a, bytes_a, anchor_a, build_a), cut.load(b, model_b, bytes_b, anchor_b, build_b)
+    one, other = (Side.of(side.attribution, side.label) for side in sides)
+    found = take(one, other, force)
+    if csv is not None:
+        write_csv(found.to_pandas(), csv)
+    if plot is not None:
+        found.plot(str(plot))
+    if as_json:
+        _print_json(found.to_json())
+        return
+    compare_tables.print_comparison(tables.console(), found)
+
+
+def _devices(a: Path, b: Path, reader: str, as_json: bool, csv: Path | None, plot: Path | None) -> None:
+    from attrib import compare_tables, tables
+    from attrib.compare_devices import compare_devices
+    from attrib.compare_sides import TRACE
+    from attrib.errors import RefusedError
+    from attrib.files import write_csv
+    from attrib.trace import open_trace
+
+    if plot is not None:
+        raise RefusedError("--devices prints a table of whole traces and has no chart; leave out --plot")
+    found = compare_devices(*(open_trace(path / TRACE if path.is_dir() else path, reader) for path in (a, b)))
+    if csv is not None:
+        write_csv(found.to_pandas(), csv)
+    if as_json:
+        _print_json(found.to_json())
+        return
+    compare_tables.print_devices(tables.console(), found)
+
+
+def gate(
+    run: Annotated[Path, typer.Argument(help="Run directory or trace to judge.", metavar="RUN")],
+    against: Annotated[Path, typer.Option("--against", help="Run directory or trace to judge it by.", metavar="BASE")],
+    bar: Annotated[str, typer.Option("--bar", help="Growth of a site or step that fails, such as 2%.")],
+    site: Annotated[
+        list[str] | None,
+        typer.Option("--site", help="Judge this site alone, or `step`, or `step untraced`; may be repeated."),
+    ] = None,
+    min_steps: Annotated[int, typer.Option("--min-steps", min=2, help="Steps a side needs to be judged.")] = 5,
+    model: ModelOption = None,
+    rules: RulesOption = None,
+    kv: KvOption = None,
+    nvtx: NvtxOption = None,
+    device: DeviceOption = None,
+    steps: StepsOption = "auto",
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write the verdict as JUnit XML.")] = None,
+    reader: ReaderOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Fail when RUN is slower than BASE beyond the bar and beyond the spread over steps.
+
+    Exit code 1 with the sites that regressed, 2 when something cannot be judged (a missing site, an incomplete capture,
+    too few steps or windows), 0 otherwise. Example: attrib gate runs/NEW --against runs/OLD --bar 2% --junit gate.xml
+    """
+    from attrib import compare_tables, tables
+    from attrib import gate as gates
+    from attrib.errors import AttribError
+
+    cut = _Cut(model, rules, kv, nvtx, device, steps, reader)
+    try:
+        wanted = gates.parse_bar(bar)
+        base, new = (cut.load(path, None, None, "", "") for path in (against, run))
+        windows = gates.read_windows(against), gates.read_windows(run)
+        found = gates.judge(base, new, wanted, site or (), windows, min_steps)
+    except AttribError as error:
+        if junit is not None:
+            gates.write_junit_error(error, junit)
+        raise
+    if junit is not None:
+        gates.write_junit(found, junit)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        compare_tables.print_gate(tables.console(), found)
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+def _print_json(body: dict[str, Any]) -> None:
+    typer.echo(json.dumps(body, indent=1, allow_nan=False, ensure_ascii=False))

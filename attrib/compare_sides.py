@@ -1,0 +1,132 @@
+"""One side of a comparison: a run directory, a trace, or an attribution, as integer ns per step and site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attrib.anatomy import SHORT_NS, _copied
+from attrib.attribution import Attribution, Options, attribute
+from attrib.errors import NoDataError
+from attrib.manifest import Manifest
+from attrib.manifest import load as load_manifest
+from attrib.trace import open_trace
+from attrib.traffic import Site
+
+TRACE, MANIFEST = "trace.sqlite", "manifest.json"
+PREFILL = "pp"
+PREFILL_RANGE = "^prefill$"
+"""NVTX range of the engine's traced prompt, which is no decode graph."""
+
+
+@dataclass(frozen=True)
+class SiteTimes:
+    """One site in every step of a side."""
+
+    site: Site
+    launches: int
+    short_launches: int
+    """launches under 2 µs, median over steps"""
+    weight_bytes: float
+    """per step; NaN where any launch's bytes are unknown"""
+    exclusive: NDArray[np.int64]
+    """(steps,) ns"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Times in ns, arrays of shape (steps,). Exclusive of all sites + copied + idle = span, in every step."""
+
+    label: str
+    device: str
+    model: str
+    build: str
+    anchor: str
+    source: str
+    launches: int
+    sites: tuple[SiteTimes, ...]
+    span: NDArray[np.int64]
+    idle: NDArray[np.int64]
+    """time in which neither a launch nor a copy ran"""
+    copied: NDArray[np.int64]
+    """time in which only a memory copy or set ran"""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+        return len(self.span)
+
+    @classmethod
+    def of(cls, attribution: Attribution, label: str) -> Side:
+        """Group the ledger of an attribution by site."""
+        found, traffic = attribution.ledger, attribution.traffic
+        short = found.duration < SHORT_NS
+        sites = []
+        for number, site in enumerate(traffic.sites):
+            mine = np.flatnonzero(traffic.site == number)
+            sites.append(
+                SiteTimes(
+                    site=site,
+                    launches=len(mine),
+                    short_launches=int(np.median(short[:, mine].sum(axis=1))),
+                    weight_bytes=float(traffic.weight_bytes[mine].sum()),
+                    exclusive=found.exclusive[:, mine].sum(axis=1),
+                )
+            )
+        copied = _copied(attribution)
+        return cls(
+            label=label,
+            device=attribution.device_name,
+            model=attribution.model,
+            build=attribution.build,
+            anchor=attribution.anchor,
+            source=attribution.steps.source,
+            launches=attribution.steps.launches,
+            sites=tuple(sites),
+            span=found.span,
+            idle=found.idle - copied,
+            copied=copied,
+            warnings=attribution.warnings,
+        )
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A side as read from disk; `manifest` is that of a run directory."""
+
+    attribution: Attribution
+    manifest: Manifest | None
+    label: str
+
+
+def load(path: Path, options: Options, reader: str = "auto") -> Loaded:
+    """Read a run directory (its trace joined to its manifest) or a trace with the given options.
+
+    Raises NoDataError for a folder that is no run directory, and what reading and joining raise.
+    """
+    if not path.is_dir():
+        return Loaded(attribute(open_trace(path, reader), options), None, path.name)
+    missing = [name for name in (TRACE, MANIFEST) if not (path / name).is_file()]
+    if missing:
+        raise NoDataError(
+            f"{path} is no run directory: it has no {' and no '.join(missing)}; give a trace, or a folder that "
+            "`attrib record` wrote"
+        )
+    manifest = load_manifest(path / MANIFEST)
+    if manifest.anchor.rpartition(":")[2].startswith(PREFILL):
+        build = options.build or f"{manifest.build.name} {manifest.build.hash[:8]}"
+        chosen = replace(options, nvtx=options.nvtx or PREFILL_RANGE, anchor=options.anchor or manifest.anchor)
+        chosen = replace(chosen, build=build)
+    else:
+        chosen = replace(options, manifest=manifest)
+    return Loaded(attribute(open_trace(path / TRACE, reader), chosen), manifest, path.resolve().name)
+
+
+def total(sites: Sequence[SiteTimes], steps: int) -> NDArray[np.int64]:
+    """(steps,) ns of several sites together; zeros for none, which is what an absent launch costs."""
+    return sum((site.exclusive for site in sites), np.zeros(steps, np.int64))
