@@ -48,19 +48,21 @@ def print_census(out: Console, census: Census, title: str) -> None:
         ("%span", "right"), ("", "left"),
     )  # fmt: skip
     for row in census.rows:
+        reads_kv = not math.isfinite(row.bytes) and math.isfinite(row.kv_bytes)
+        nbytes = row.kv_bytes if reads_kv else row.bytes
         table.add_row(
             _site(row.site),
             str(row.launches),
-            number(row.bytes / 1e6),
+            number(nbytes / 1e6),
             number(row.exclusive * 1e6, 2 if row.exclusive < 1e-4 else 1),
             number(row.duration * 1e6, 2 if row.duration < 1e-4 else 1),
-            rate(row.rate),
-            rate(row.rate_duration),
-            number(100 * row.rate / census.peak, 0),
+            rate(_over(nbytes, row.exclusive)),
+            rate(_over(nbytes, row.duration)),
+            number(100 * _over(nbytes, row.exclusive) / census.peak, 0),
             rate(row.class_rate),
             number(row.step_seconds * 1e3, 3),
             number(100 * row.step_seconds / census.span if census.span else math.nan),
-            _marks(row),
+            _marks(row) + "kv" * reads_kv,
         )
     out.print(table)
     for line in _census_notes(census):
@@ -177,6 +179,10 @@ def _steps_line(census: Census) -> str:
     )
 
 
+def _over(nbytes: float, seconds: float) -> float:
+    return nbytes / seconds if seconds > 0 else math.nan
+
+
 def _marks(row: SiteRow) -> str:
     marks = ""
     if row.impossible:
@@ -203,6 +209,8 @@ def _census_notes(census: Census) -> Iterable[str]:
     if census.rate_class is not None:
         yield f"class: {census.rate_class.describe()}"
     legend = []
+    if any(math.isfinite(row.kv_bytes) and not math.isfinite(row.bytes) for row in census.rows):
+        legend.append("kv: bytes of the KV cache, not weights")
     if any(row.straggler for row in census.rows):
         legend.append("◄ under the class")
     if any(row.overlapped for row in census.rows):
