@@ -27,18 +27,23 @@ def load(path: Path) -> Model:
     def number(key: str, default: Any = None) -> Any:
         return _field(reader, f"{arch}.{key}", path, default)
 
+    def count(key: str, default: int | None = None) -> int:
+        value = number(key, default)
+        if not isinstance(value, int) or value < 1:
+            raise JoinError(f"GGUF file {path}: {arch}.{key} is {value!r}, and one positive number is supported")
+        return value
+
     embedding = by_name["token_embd.weight"]
-    heads = int(number("attention.head_count"))
-    kv_heads = int(number("attention.head_count_kv", heads))
+    hidden, heads = count("embedding_length"), count("attention.head_count")
     shape = ModelShape(
         name=path.stem,
         arch=str(arch),
-        layers=int(number("block_count")),
-        hidden=int(number("embedding_length")),
-        ffn=int(number("feed_forward_length")),
+        layers=count("block_count"),
+        hidden=hidden,
+        ffn=count("feed_forward_length"),
         heads=heads,
-        kv_heads=kv_heads,
-        head_dim=int(number("attention.key_length", int(number("embedding_length")) // heads)),
+        kv_heads=count("attention.head_count_kv", heads),
+        head_dim=count("attention.key_length", hidden // heads),
         vocab=embedding.rows,
         tied="output.weight" not in by_name,
         bias="blk.0.attn_q.bias" in by_name,
