@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attrib import cli_compare, cli_record
+from attrib import cli_ab, cli_compare, cli_record
 from attrib.cli_guard import guarded
 
 if TYPE_CHECKING:
@@ -290,6 +290,7 @@ def _print_json(documents: list[dict[str, Any]]) -> None:
 
 cli_record.register(app)
 cli_compare.register(app)
+cli_ab.register(app)
 
 
 def main() -> None:

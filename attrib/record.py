@@ -209,7 +209,7 @@ def record(
     except OSError as error:
         raise RefusedError(f"{out} cannot hold recordings: {error.strerror}; choose another with --out") from error
     try:
-        with _interruptible():
+        with interruptible():
             progress(f"timing {windows} untraced windows of {target.label}")
             bench = _untraced(target, build, windows, limit_s)
             what = f"{steps} steps" if target.decodes else "a prompt"
@@ -237,7 +237,7 @@ def record(
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Let a polite kill unwind like Ctrl-C, so that programs are ended and folders removed."""
 
     def interrupt(number: int, frame: object) -> None:

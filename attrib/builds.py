@@ -1,0 +1,107 @@
+"""What the name of a build means: a table in engine/builds, or the engine of a git revision in a temporary worktree.
+
+reference            the build of this name in the engine that is installed
+git:REV              build `reference` of the revision's own engine and cuda_src
+git:REV:NAME         build NAME of that revision
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from attrib import capture
+from attrib.errors import RefusedError
+from attrib.record import Target, engine_bench
+
+GIT = "git:"
+DEFAULT = "reference"
+LIMIT_S = 120.0
+# the engine tells a build's content hash without a GPU; a process of its own, because attrib never imports the engine
+_HASH = """
+import sys
+from attrib.errors import AttribError
+try:
+    from engine.dispatch import load
+    from engine.module import source_hash
+    build = load(sys.argv[1])
+    print(build.info(source_hash(build.sources())).hash)
+except AttribError as error:
+    sys.exit(f"engine: {error}")
+"""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: the build as the user named it, the engine's name for it, its content hash.
+
+    `root` is the worktree its engine runs from, None for the installed engine.
+    """
+
+    given: str
+    build: str
+    hash: str
+    root: Path | None = None
+
+    def command(self, target: Target, *options: str) -> list[str]:
+        """The command line of `engine bench` for this side."""
+        return _python(self.root, engine_bench(target, self.build, *options)[1:])
+
+
+@contextmanager
+def opened(given: str) -> Iterator[Side]:
+    """The side a build's name stands for; a worktree is removed when the block ends.
+
+    Raises RefusedError for a revision git does not know, CaptureError with the engine's sentence for an unknown build.
+    """
+    if not given.startswith(GIT):
+        yield Side(given, given, _hash(given, None))
+        return
+    revision, _, name = given.removeprefix(GIT).partition(":")
+    with _worktree(revision) as root:
+        if not (root / "engine").is_dir():
+            raise RefusedError(f"revision {revision} has no engine folder; name one that has")
+        build = name or DEFAULT
+        yield Side(given, build, _hash(build, root), root)
+
+
+def _hash(build: str, root: Path | None) -> str:
+    finished = capture.run_program(_python(root, ["-c", _HASH, build]), LIMIT_S)
+    if finished.status:
+        own = capture.engine_sentence(finished.err)
+        raise capture.CaptureError(own or f"the engine cannot tell the hash of build {build}: {finished.last_line()}")
+    return finished.out.strip()
+
+
+def _python(root: Path | None, arguments: list[str]) -> list[str]:
+    """A Python command; with a root, its packages come before the installed ones and the working folder's."""
+    if root is None:
+        return [sys.executable, *arguments]
+    return ["env", f"PYTHONPATH={root}", sys.executable, "-P", *arguments]
+
+
+@contextmanager
+def _worktree(revision: str) -> Iterator[Path]:
+    """A checkout of a revision of the repository around the working folder."""
+    folder = Path(tempfile.mkdtemp(prefix="attrib-build-"))
+    root = folder / "tree"
+    try:
+        _git("worktree", "add", "--detach", str(root), "--", revision)
+        yield root
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        capture.run_program(["git", "worktree", "prune"], LIMIT_S)
+
+
+def _git(*arguments: str) -> None:
+    finished = capture.run_program(["git", *arguments], LIMIT_S)
+    if finished.status:
+        raise RefusedError(
+            f"git cannot check out {arguments[-1]!r} here: {finished.last_line()}; run inside the engine's repository "
+            "and name a commit, branch or tag"
+        )
