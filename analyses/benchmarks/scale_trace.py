@@ -17,16 +17,11 @@ from pathlib import Path
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 GAP_NS = 100_000
-REPEATED = (
-    KERNEL,
-    "CUPTI_ACTIVITY_KIND_RUNTIME",
-    "CUPTI_ACTIVITY_KIND_MEMCPY",
-    "CUPTI_ACTIVITY_KIND_MEMSET",
-)
+REPEATED = (KERNEL, *(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "MEMCPY", "MEMSET")))
 
 
-def scale(source: Path, target: Path, kernels: int, progress: bool = True) -> int:
-    """Write the scaled export to `target` and return its number of kernels."""
+def scale(source: Path, target: Path, kernels: int) -> int:
+    """Write the scaled export to `target`, report progress on stderr and return its number of kernels."""
     partial = target.with_name(target.name + ".partial")
     with (
         lzma.open(source) if source.suffix == ".xz" else source.open("rb") as file,
@@ -36,13 +31,13 @@ def scale(source: Path, target: Path, kernels: int, progress: bool = True) -> in
     with closing(sqlite3.connect(partial, isolation_level=None)) as connection:
         # The file is thrown away when this stops half-way, so neither a journal nor a sync is worth its time.
         connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN;")
-        total = _repeat(connection, kernels, progress)
+        total = _repeat(connection, kernels)
         connection.execute("COMMIT")
     partial.replace(target)
     return total
 
 
-def _repeat(connection: sqlite3.Connection, kernels: int, progress: bool) -> int:
+def _repeat(connection: sqlite3.Connection, kernels: int) -> int:
     chosen = connection.execute(
         f"SELECT graphNodeId >> 32, globalPid FROM {KERNEL} WHERE graphNodeId GROUP BY 1, 2 "
         "ORDER BY COUNT(DISTINCT correlationId) DESC, 1, 2 LIMIT 1"
@@ -50,45 +45,36 @@ def _repeat(connection: sqlite3.Connection, kernels: int, progress: bool) -> int
     if chosen is None:
         raise SystemExit("the trace has no graph replay to repeat: capture it with --cuda-graph-trace=node")
     connection.execute(
-        f"CREATE TEMP TABLE replay AS SELECT correlationId, COUNT(*) AS kernels, "
-        f'MIN(start) AS start, MAX("end") AS "end" FROM {KERNEL} '
-        "WHERE graphNodeId >> 32 = ? AND globalPid = ? GROUP BY 1 ORDER BY start",
+        'CREATE TEMP TABLE replay AS SELECT correlationId, MIN(start) AS start, MAX("end") AS "end", '
+        "SUM(COUNT(*)) OVER (ORDER BY MIN(start)) - COUNT(*) AS kernels_before "
+        f"FROM {KERNEL} WHERE graphNodeId >> 32 = ? AND globalPid = ? GROUP BY 1",
         chosen,
     )
-    replays = connection.execute("SELECT correlationId, kernels FROM replay ORDER BY rowid").fetchall()
     first, last, low = connection.execute('SELECT MIN(start), MAX("end"), MIN(correlationId) FROM replay').fetchone()
-    columns = {name: _columns(connection, name) for name in REPEATED}
-    tables = [name for name, present in columns.items() if present]
-    high = max(connection.execute(f"SELECT MAX(correlationId) FROM {name}").fetchone()[0] for name in tables)
-    period, stride = last - first + GAP_NS, high - low + 1
-    (total,) = connection.execute(f"SELECT COUNT(*) FROM {KERNEL}").fetchone()
-    copy = 0
-    # Rows to repeat are set aside first: the tables grow while they are read otherwise.
-    for name in tables:
-        process = "globalPid" if "globalPid" in columns[name] else "globalTid & ~0xFFFFFF"
+    columns = {name: found for name in REPEATED if (found := _columns(connection, name))}
+    highest = (connection.execute(f"SELECT IFNULL(MAX(correlationId), 0) FROM {name}") for name in columns)
+    period, stride = last - first + GAP_NS, max(row[0] for found in highest for row in found) - low + 1
+    for name, found in columns.items():
+        # Set aside, because the tables grow while they are read otherwise.
         connection.execute(
-            f"CREATE TEMP TABLE block_{name} AS SELECT replay.rowid AS replay_number, source.* "
-            f"FROM main.{name} AS source JOIN replay USING (correlationId) WHERE {process} = ? "
+            f"CREATE TEMP TABLE block_{name} AS SELECT kernels_before, source.* "
+            f"FROM main.{name} AS source JOIN replay USING (correlationId) "
+            f"WHERE {'globalPid' if 'globalPid' in found else 'globalTid & ~0xFFFFFF'} = ? "
             "ORDER BY source.start, source.rowid",
             (chosen[1],),
         )
-    while total < kernels:
+    (total,) = connection.execute(f"SELECT COUNT(*) FROM {KERNEL}").fetchone()
+    copy = 0
+    while (wanted := kernels - total) > 0:
         copy += 1
-        wanted, replays_taken = kernels - total, 0
-        while wanted > 0 and replays_taken < len(replays):
-            wanted -= replays[replays_taken][1]
-            replays_taken += 1
-        for name in tables:
-            values = ", ".join(_shifted(column, copy * period, copy * stride) for column in columns[name])
+        for name, found in columns.items():
+            values = ", ".join(_shifted(column, copy * period, copy * stride) for column in found)
             written = connection.execute(
-                f"INSERT INTO main.{name} SELECT {values} FROM block_{name} WHERE replay_number <= ?",
-                (replays_taken,),
-            ).rowcount
-            total += written if name == KERNEL else 0
-        if progress:
-            print(f"\r{total:,} of {kernels:,} kernels", end="", file=sys.stderr, flush=True)
-    if progress:
-        print(file=sys.stderr)
+                f"INSERT INTO main.{name} SELECT {values} FROM block_{name} WHERE kernels_before < ?", (wanted,)
+            )
+            total += written.rowcount if name == KERNEL else 0
+        print(f"\r{total:,} of {kernels:,} kernels", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
     return total
 
 
