@@ -5,8 +5,9 @@ span, medians do not. Differences are B − A; positive means that B takes longe
 
 Parts. A matrix both sides stream: `rate` = B − A × (bytes of B / bytes of A), `bytes` = the rest, which is what the
 other number of bytes would cost at A's rate. Launches that stream no weights: `launch count` = (n of B − n of A) × A's
-mean exclusive time per launch, and the rest, time per launch, goes to their category. Sites of one side only are set
-against those of the other side within their category.
+mean exclusive time per launch, and the rest, time `per launch`, goes to their category. Sites of one side only are set
+against those of the other side within their category. A fused or a split matrix moves the same bytes in another number
+of launches, so what its launches cost by themselves is part of `rate`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "attrib.compare/1"
 RATE, BYTES, UNKNOWN = "streaming: rate", "streaming: bytes", "streaming: bytes unknown"
-COUNT = "launch count"
+COUNT, PER_LAUNCH = "launch count", ": per launch"
+COPIED = "copies without launches"
 WHOLE = "whole trace"
 ONE_CAPTURE = (
     "one capture each: replays inside one capture are not independent, so this shows where the time differs, not that "
@@ -264,10 +266,9 @@ def _parts(pairs: Iterable[Pair], a: Side, b: Side) -> list[Part]:
     for (category, _), (own, other) in alone.items():
         _split(effects, category, own, other, a, b)
     if a.copied.any() or b.copied.any():
-        effects[COPIES].add(-1, a.copied, 1, b.copied)
+        effects[COPIED].add(-1, a.copied, 1, b.copied)
     effects[IDLE].add(-1, a.idle, 1, b.idle)
-    names = [RATE, BYTES, UNKNOWN, *order()]
-    names.insert(len(names) - 1, COUNT)
+    names = [RATE, BYTES, UNKNOWN, *(category + PER_LAUNCH for category in order()), COUNT, COPIED, IDLE]
     return [Part(name, effects[name].delta()) for name in names if name in effects]
 
 
@@ -284,7 +285,7 @@ def _split(
     if category == STREAMING:
         amounts, changed, rest = (_bytes(own), _bytes(other)), BYTES, RATE
     else:
-        amounts, changed, rest = (Fraction(launches(own)), Fraction(launches(other))), COUNT, category
+        amounts, changed, rest = (Fraction(launches(own)), Fraction(launches(other))), COUNT, category + PER_LAUNCH
     amount_a, amount_b = amounts
     if amount_a is None or amount_b is None:
         effects[UNKNOWN].add(-1, times_a, 1, times_b)
