@@ -77,9 +77,11 @@ def print_gate(out: Console, found: Gate) -> None:
             _signed((case.run_ms - case.base_ms) * 1e6),
             number(case.change_pct, 2),
             number(case.spread_ms, 3),
-            f"{case.verdict}: {case.why}" if case.why else case.verdict,
+            case.verdict,
         )
     out.print(table)
+    for why in dict.fromkeys(case.why for case in found.cases if case.why):
+        out.print(Text(f"{', '.join(case.name for case in found.cases if case.why == why)}: {why}"))
     out.print(Text(found.describe()))
     _footnotes(out, found.warnings)
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from attrib import manifest as mf
 from attrib.categories import order
 from attrib.compare import BYTES, COPIED, COUNT, RATE, UNKNOWN, Comparison, compare
+from attrib.compare_delta import spread_of_difference
 from attrib.compare_join import NAME, ONLY_A, ONLY_B, ROLE, join
 from attrib.compare_sides import Side, SiteTimes
 from attrib.errors import RefusedError
@@ -102,6 +103,16 @@ def test_one_step_has_no_spread_and_is_never_clear() -> None:
     assert np.isnan(found.gap.spread_ns)
     assert not found.gap.clear
     assert any("spread over steps is not known" in note for note in found.warnings)
+
+
+def test_spread_of_a_difference() -> None:
+    one, other = np.array([0.0, 10.0]), np.array([100.0, 101.0, 103.0])
+    # 90, 91, 93, 100, 101, 103: quartiles at 1/4 and 3/4 of five intervals
+    assert spread_of_difference(one, other) == (100.75 - 91.5)
+    assert np.isnan(spread_of_difference(one[:1], other))
+    many = np.random.default_rng(7).normal(size=20_000)
+    # √2 σ of the difference, 1.349 σ between its quartiles
+    assert spread_of_difference(many, many + 5) == pytest.approx(1.349 * 2**0.5, rel=0.02)
 
 
 def test_a_slow_step_that_moves_the_mean_is_said() -> None:
