@@ -118,13 +118,19 @@ def load(path: Path, options: Options, reader: str = "auto") -> Loaded:
             "`attrib record` wrote"
         )
     manifest = load_manifest(path / MANIFEST)
-    if manifest.anchor.rpartition(":")[2].startswith(PREFILL):
-        build = options.build or f"{manifest.build.name} {manifest.build.hash[:8]}"
-        chosen = replace(options, nvtx=options.nvtx or PREFILL_RANGE, anchor=options.anchor or manifest.anchor)
-        chosen = replace(chosen, build=build)
-    else:
-        chosen = replace(options, manifest=manifest)
-    return Loaded(attribute(open_trace(path / TRACE, reader), chosen), manifest, path.resolve().name)
+    trace, label = open_trace(path / TRACE, reader), path.resolve().name
+    if not manifest.anchor.rpartition(":")[2].startswith(PREFILL):
+        return Loaded(attribute(trace, replace(options, manifest=manifest)), manifest, label)
+    found = attribute(
+        trace,
+        replace(
+            options,
+            nvtx=options.nvtx or PREFILL_RANGE,
+            anchor=options.anchor or manifest.anchor,
+            build=options.build or f"{manifest.build.name} {manifest.build.hash[:8]}",
+        ),
+    )
+    return Loaded(replace(found, model=found.model or manifest.model.name), manifest, label)
 
 
 def total(sites: Sequence[SiteTimes], steps: int) -> NDArray[np.int64]:

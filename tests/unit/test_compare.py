@@ -7,6 +7,7 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -410,6 +411,31 @@ def test_growth_of_the_recorded_pair(attrib: Attrib) -> None:
         assert (rows[name]["ms_a"], rows[name]["ms_b"]) == pytest.approx(times, abs=6e-4)
     assert rows["flash_attn_ext_vec<128,1,1,1,0>"]["beyond_spread"]
     assert (found["span_a_ms"], found["span_b_ms"]) == pytest.approx((6.510, 6.937), abs=2e-3)
+
+
+def prompt_run(folder: Path, duration: int) -> Path:
+    """A run directory of a prompt: a warm-up, then a prefill range with one launch of this many ns."""
+    folder.mkdir()
+    mf.dump(replace(small_step.manifest(), anchor="pp512"), folder / "manifest.json")
+    trace = Trace("2025.3")
+    process = trace.process()
+    process.device(trace.gpu(H200))
+    for name, at, ns in (("warm-up", 1_000_000, 9999), ("prefill", 2_000_000, duration)):
+        trace_end = process.launch(Kernel("gemm"), at, ns)
+        process.nvtx(name, at - 10_000, trace_end)
+    trace.write(folder / "trace.sqlite")
+    return folder
+
+
+def test_runs_of_a_prompt_are_compared_over_its_range(attrib: Attrib, tmp_path: Path) -> None:
+    base, new = prompt_run(tmp_path / "base", 5000), prompt_run(tmp_path / "new", 7000)
+    found = attrib("compare", base, new, "--json").json()
+    assert found["gap"]["delta_ms"] == pytest.approx(0.002)
+    assert found["gap"]["spread_ms"] is None
+    assert not found["gap"]["beyond_spread"]
+    assert {key: found["a"][key] for key in ("model", "anchor", "build", "label")} == {
+        "model": "tiny", "anchor": "pp512", "build": "reference abcdef01", "label": "base",
+    }  # fmt: skip
 
 
 def test_refusals(attrib: Attrib, tmp_path: Path) -> None:
