@@ -170,7 +170,7 @@ def _launch_counts(axes: Any, found: Sequence[Anatomy], names: Sequence[str], sh
     axes.invert_yaxis()
     axes.set_xlim(0, most * 1.2)
     axes.set_xlabel("launches per step")
-    axes.legend(loc="lower right", frameon=False, fontsize=8)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=8, borderaxespad=0.2)
 
 
 def _colour(category: str) -> str:
