@@ -50,7 +50,7 @@ class Side:
 
     def command(self, target: Target, *options: str) -> list[str]:
         """The command line of `engine bench` for this side."""
-        return _python(self.root, engine_bench(target, self.build, *options)[1:])
+        return _from(self.root, engine_bench(target, self.build, *options))
 
 
 @contextmanager
@@ -71,18 +71,16 @@ def opened(given: str) -> Iterator[Side]:
 
 
 def _hash(build: str, root: Path | None) -> str:
-    finished = capture.run_program(_python(root, ["-c", _HASH, build]), LIMIT_S)
+    finished = capture.run_program(_from(root, [sys.executable, "-P", "-c", _HASH, build]), LIMIT_S)
     if finished.status:
         own = capture.engine_sentence(finished.err)
         raise capture.CaptureError(own or f"the engine cannot tell the hash of build {build}: {finished.last_line()}")
     return finished.out.strip()
 
 
-def _python(root: Path | None, arguments: list[str]) -> list[str]:
-    """A Python command; with a root, its packages come before the installed ones and the working folder's."""
-    if root is None:
-        return [sys.executable, *arguments]
-    return ["env", f"PYTHONPATH={root}", sys.executable, "-P", *arguments]
+def _from(root: Path | None, command: list[str]) -> list[str]:
+    """The command with the packages of a root before the installed ones."""
+    return command if root is None else ["env", f"PYTHONPATH={root}", *command]
 
 
 @contextmanager

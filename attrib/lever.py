@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -193,8 +192,9 @@ def _gates(lever: Lever, gpu: int, limit_s: float, progress: Callable[[str], Non
     progress(f"gates {', '.join(lever.gates)}")
     chosen = [part for gate in lever.gates for part in ("--gate", gate)]
     target = parse_target(lever.anchors[0])
-    command = [sys.executable, "-m", "engine", "verify", target.model, "--base", lever.base, "--build", lever.new]
-    finished = capture.run_program([*command, *chosen, "--gpu", str(gpu), "--json"], limit_s)
+    builds = ("--base", lever.base, "--build", lever.new)
+    command = capture.engine_command("verify", target.model, *builds, *chosen, "--gpu", str(gpu), "--json")
+    finished = capture.run_program(command, limit_s)
     if finished.status == 1 and finished.out.startswith("{"):  # a failed gate is an answer
         finished = Finished(0, finished.out, finished.err)
     found: list[dict[str, Any]] = capture.engine_json(finished, VERIFY_SCHEMA)["gates"]

@@ -185,7 +185,7 @@ def _read(path: Path) -> tuple[list[Window], bool]:
         if whole < len(data):
             os.truncate(path, whole)
         lines = [json.loads(line) for line in data[:whole].decode("utf-8").splitlines()]
-        if not lines or lines[0].get("schema") != SCHEMA:
+        if not lines or not isinstance(lines[0], dict) or lines[0].get("schema") != SCHEMA:
             raise ValueError(f"its first line is not an experiment of {SCHEMA}")
         windows = [_window(line) for line in lines if line["kind"] == "window"]
     except (OSError, ValueError, KeyError, TypeError) as error:
