@@ -28,7 +28,7 @@ KvOption = Annotated[int | None, typer.Option("--kv", min=1, help="KV length of 
 NvtxOption = Annotated[str | None, typer.Option("--nvtx", help="Steps are NVTX ranges whose text matches this regex.")]
 DeviceOption = Annotated[int | None, typer.Option("--device", help="CUDA device to analyse; the busiest otherwise.")]
 StepsOption = Annotated[str, typer.Option("--steps", help="auto, graph, pattern or whole.")]
-ReaderOption = Annotated[str, typer.Option("--reader", help="auto, duckdb or sqlite.", hidden=True)]
+ReaderOption = Annotated[str, typer.Option("--reader", help="auto, pages or sqlite.", hidden=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 
 

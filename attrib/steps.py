@@ -65,7 +65,10 @@ class _Groups:
         return np.diff(self.begin)
 
     def matrix(self, chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-        picked: NDArray[np.int64] = self.rows[self.begin[:-1][chosen][:, None] + np.arange(size)]
+        begin = self.begin[:-1][chosen]
+        if np.all(np.diff(begin) == size):  # neighbours: a view, where picking would copy every row id
+            return self.rows[begin[0] : begin[-1] + size].reshape(len(chosen), size)
+        picked: NDArray[np.int64] = self.rows[begin[:, None] + np.arange(size)]
         return picked
 
 
@@ -194,10 +197,16 @@ def _one_gpu(
 
 
 def _take(column: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    """`column[rows]`, without a copy when the (distinct, ascending or regrouped) rows are all rows in order."""
-    if len(rows) == len(column) and not np.any(rows[1:] < rows[:-1]):
-        return column
-    return column[rows]
+    """`column[rows]` for distinct rows, without a copy when they are a run of neighbours in order."""
+    run = _run(rows)
+    return column[rows] if run is None else column[run]
+
+
+def _run(rows: NDArray[np.int64]) -> slice | None:
+    """The slice that distinct rows are, None where they are no run of neighbours in order."""
+    if not len(rows) or int(rows[-1]) - int(rows[0]) != len(rows) - 1 or np.any(rows[1:] < rows[:-1]):
+        return None
+    return slice(int(rows[0]), int(rows[-1]) + 1)
 
 
 def _group(rows: NDArray[np.int64], keys: Sequence[NDArray[np.int64]]) -> _Groups:
@@ -259,8 +268,7 @@ def _graph_steps(
         rows, (_take(kernels.process, rows), _take(kernels.correlation, rows), _take(kernels.node, rows) >> GRAPH_SHIFT)
     )
     executable = kernels.node[groups.rows[groups.begin[:-1]]] >> GRAPH_SHIFT
-    index = kernels.node[groups.rows]
-    index &= (1 << GRAPH_SHIFT) - 1
+    index = _take(kernels.node, groups.rows) & ((1 << GRAPH_SHIFT) - 1)
     signature = _signatures(groups, index, kernels.variant)
     wanted = np.ones(len(executable), bool) if graph is None else executable == graph
     if not wanted.any():
@@ -285,13 +293,15 @@ def _graph_steps(
     if other_graphs:
         excluded["replay of another graph"] += other_graphs
     matrix = groups.matrix(chosen, size)
-    matrix = matrix[np.argsort(kernels.start[matrix[:, 0]], kind="stable")]
+    order = np.argsort(kernels.start[matrix[:, 0]], kind="stable")
+    if _run(order) is None:
+        matrix = matrix[order]
     return Steps("graph replays", _by_node(kernels, matrix), 0, 0, graphs=graphs)
 
 
 def _by_node(kernels: KernelColumns, matrix: NDArray[np.int64]) -> NDArray[np.int64]:
     """Order each step by node, so that a position means the same launch where overlap swapped two of them."""
-    node = kernels.node[matrix]
+    node = _take(kernels.node, matrix.ravel()).reshape(matrix.shape)
     if np.all(node[:, 1:] >= node[:, :-1]):
         return matrix
     return np.take_along_axis(matrix, np.argsort(node, axis=1, kind="stable"), axis=1)
@@ -416,7 +426,8 @@ def _drop_slow_first(kernels: KernelColumns, rows: NDArray[np.int64], excluded: 
     """Drop leading steps many times slower than the median: they are warm-up, not decode."""
     if len(rows) < MIN_REPEATS:
         return rows
-    spans = kernels.end[rows].max(axis=1) - kernels.start[rows].min(axis=1)
+    end, start = (_take(column, rows.ravel()).reshape(rows.shape) for column in (kernels.end, kernels.start))
+    spans = end.max(axis=1) - start.min(axis=1)
     limit = SLOW_FIRST * float(np.median(spans))
     first = 0
     while first < len(spans) - 1 and spans[first] > limit:

@@ -101,7 +101,7 @@ class Trace:
         try:
             with self.connect() as connection:
                 return connection.execute(sql, parameters).fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _unreadable(self.path, error) from error
 
     def count(self, table: str) -> int:
@@ -273,7 +273,7 @@ def open_trace(path: str | Path, reader: str = "auto") -> Trace:
     try:
         _check_header(path, database)
         trace = Trace(path, database, reader)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     if cleanup is not None:
         weakref.finalize(trace, cleanup)
@@ -327,7 +327,7 @@ def _check_header(path: Path, database: Path) -> None:
         raise SchemaError(f"{path} is cut short: {size} bytes of {expected}; copy or export it again")
 
 
-def _unreadable(path: Path, error: sqlite3.Error) -> AttribError:
+def _unreadable(path: Path, error: Exception) -> AttribError:
     text = str(error)
     if "locked" in text or "busy" in text:
         return SchemaError(
