@@ -98,7 +98,7 @@ class Anatomy:
         plot_anatomy([self], path)
 
 
-def _copied(attribution: Attribution) -> NDArray[np.int64]:
+def copied_ns(attribution: Attribution) -> NDArray[np.int64]:
     """(steps,) ns in which only a memory copy or set of this process kept the device busy."""
     steps, kernels, copies = attribution.steps, attribution.trace.kernels, attribution.trace.copies
     mine = (copies.device == steps.device) & ((copies.process == steps.process) | (copies.process < 0))
@@ -114,7 +114,7 @@ def anatomy(attribution: Attribution) -> Anatomy:
     category = np.array([site.category for site in traffic.sites])[traffic.site]
     short = found.duration < SHORT_NS
     busy = found.exclusive.sum(axis=1)
-    copied = _copied(attribution)
+    copied = copied_ns(attribution)
     rows = []
     for name in order():
         mine = np.flatnonzero(category == name)

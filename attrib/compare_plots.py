@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from attrib.categories import order
 from attrib.compare import Comparison
 from attrib.compare_delta import mean
-from attrib.plots import _STYLE, _caption, _colour, _hatch, _save, _shortened
+from attrib.plots import STYLE, caption, category_colour, category_hatch, save_figure, shortened
 
 _SLOWER, _FASTER, _SPAN = "#D55E00", "#56B4E9", "#BBBBBB"
 _SLOWER_HATCH = "//"
@@ -20,7 +20,7 @@ _SLOWER_HATCH = "//"
 
 def plot_comparison(found: Comparison, path: str) -> None:
     """Write the chart to a PNG, SVG or PDF file; raises RefusedError for another ending."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 4.6 + 0.3 * len(found.parts)), layout="constrained")
         top, bottom = figure.subplots(2, 1, height_ratios=(2.2, 1.2 + 0.3 * len(found.parts)))
         _anatomies(top, found)
@@ -30,8 +30,8 @@ def plot_comparison(found: Comparison, path: str) -> None:
         a = found.a
         forced = f"FORCED: not the same {'; '.join(found.differences)}" if found.differences else ""
         steps = f"steps: {found.a.steps} and {found.b.steps}, one capture each"
-        _caption(figure, a.device, a.model, a.anchor, steps, forced)
-        _save(figure, path)
+        caption(figure, a.device, a.model, a.anchor, steps, forced)
+        save_figure(figure, path)
 
 
 def _anatomies(axes: Any, found: Comparison) -> None:
@@ -45,8 +45,8 @@ def _anatomies(axes: Any, found: Comparison) -> None:
             continue
         values = [_ms(rows[category].a_ns), _ms(rows[category].b_ns)]
         axes.barh(
-            (0, 1), values, left=ends, height=0.62, label=category, color=_colour(category), hatch=_hatch(category),
-            edgecolor="black", lw=0.5,
+            (0, 1), values, left=ends, height=0.62, label=category, color=category_colour(category),
+            hatch=category_hatch(category), edgecolor="black", lw=0.5,
         )  # fmt: skip
         for place, (value, end) in enumerate(zip(values, ends, strict=True)):
             if value / longest > 0.045:
@@ -67,7 +67,7 @@ def _anatomies(axes: Any, found: Comparison) -> None:
 def _title(name: str, label: str, build: str) -> str:
     """A run directory's name carries its build already."""
     more = f"\n{build}" if build and build.split(maxsplit=1)[0] not in label else ""
-    return f"{name}: {_shortened(label)}{more}"
+    return f"{name}: {shortened(label)}{more}"
 
 
 def _waterfall(axes: Any, found: Comparison) -> None:

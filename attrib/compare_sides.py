@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from attrib.anatomy import SHORT_NS, _copied
+from attrib.anatomy import SHORT_NS, copied_ns
 from attrib.attribution import Attribution, Options, attribute
 from attrib.errors import NoDataError
 from attrib.manifest import Manifest
@@ -78,7 +78,7 @@ class Side:
                     exclusive=found.exclusive[:, mine].sum(axis=1),
                 )
             )
-        copied = _copied(attribution)
+        copied = copied_ns(attribution)
         return cls(
             label=label,
             device=attribution.device_name,

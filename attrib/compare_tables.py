@@ -15,7 +15,7 @@ from attrib.compare_delta import Delta, mean
 from attrib.compare_devices import DeviceComparison, DeviceTime
 from attrib.compare_join import NAME
 from attrib.compare_sides import Side
-from attrib.tables import _footnotes, number, rate
+from attrib.tables import number, print_footnotes, rate
 
 if TYPE_CHECKING:
     from attrib.gate import Gate
@@ -35,7 +35,7 @@ def print_comparison(out: Console, found: Comparison) -> None:
     _print_parts(out, found)
     _print_anatomies(out, found)
     _print_sites(out, found)
-    _footnotes(out, found.warnings)
+    print_footnotes(out, found.warnings)
 
 
 def print_devices(out: Console, found: DeviceComparison) -> None:
@@ -62,7 +62,7 @@ def print_devices(out: Console, found: DeviceComparison) -> None:
     span, busy, idle = sums
     table.add_row("sum", "", "", "", "", span, "", "", busy, idle)
     out.print(table)
-    _footnotes(out, found.warnings)
+    print_footnotes(out, found.warnings)
 
 
 def print_gate(out: Console, found: Gate) -> None:
@@ -83,7 +83,7 @@ def print_gate(out: Console, found: Gate) -> None:
     for why in dict.fromkeys(case.why for case in found.cases if case.why):
         out.print(Text(f"{', '.join(case.name for case in found.cases if case.why == why)}: {why}"))
     out.print(Text(found.describe()))
-    _footnotes(out, found.warnings)
+    print_footnotes(out, found.warnings)
 
 
 def _side_line(name: str, side: Side) -> str:

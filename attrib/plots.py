@@ -25,7 +25,7 @@ _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _HATCHES = ("", "//", "\\\\", "..", "xx", "--", "++", "oo", "||", "**", "")
 _BAR, _BELOW, _BAND = "#56B4E9", "#D55E00", "#009E73"
 _SUFFIXES = (".png", ".svg", ".pdf")
-_STYLE: Any = {
+STYLE: Any = {
     "font.size": 10,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -51,7 +51,7 @@ def plot_stragglers(found: Stragglers, path: str) -> None:
 
 
 def _rate_chart(census: Census, rows: Sequence[SiteRow], title: str, path: str) -> None:
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 1.9 + 0.5 * len(rows)), layout="constrained")
         axes = figure.subplots()
         places = range(len(rows))
@@ -86,8 +86,8 @@ def _rate_chart(census: Census, rows: Sequence[SiteRow], title: str, path: str) 
         if census.rate_class is not None:
             handles.append(Patch(facecolor=_BAND, alpha=0.45, label=f"class: {census.rate_class.describe()}"))
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-        _caption(figure, census.device, census.model, census.build, census.anchor, f"steps: {census.step_count}")
-        _save(figure, path)
+        caption(figure, census.device, census.model, census.build, census.anchor, f"steps: {census.step_count}")
+        save_figure(figure, path)
 
 
 def _row_label(row: SiteRow) -> str:
@@ -109,7 +109,7 @@ def plot_anatomy(found: Sequence[Anatomy], path: str, titles: Sequence[str] | No
     """Stacked bar of the step by category and launch counts; two anatomies make a growth pair."""
     names = list(titles) if titles is not None else [a.anchor or a.model or "step" for a in found]
     shown = [name for name in order() if any(row.category == name and row.seconds > 0 for a in found for row in a.rows)]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(10, 3.1 + 0.62 * len(found) + 0.2 * len(shown)), layout="constrained")
         top, bottom = figure.subplots(2, 1, height_ratios=(1 + 0.62 * len(found), 0.6 + 0.32 * len(shown)))
         _stacked(top, found, names, shown)
@@ -117,8 +117,8 @@ def plot_anatomy(found: Sequence[Anatomy], path: str, titles: Sequence[str] | No
         handles, labels = top.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
         facts = [(a.device, a.model, a.build, a.anchor, f"steps: {a.step_count}") for a in found]
-        _caption(figure, *(" / ".join(dict.fromkeys(filter(None, column))) for column in zip(*facts, strict=True)))
-        _save(figure, path)
+        caption(figure, *(" / ".join(dict.fromkeys(filter(None, column))) for column in zip(*facts, strict=True)))
+        save_figure(figure, path)
 
 
 def _stacked(axes: Any, found: Sequence[Anatomy], names: Sequence[str], shown: Sequence[str]) -> None:
@@ -127,8 +127,8 @@ def _stacked(axes: Any, found: Sequence[Anatomy], names: Sequence[str], shown: S
     for category in shown:
         values = [next((r.seconds * 1e3 for r in a.rows if r.category == category), 0.0) for a in found]
         bars = axes.barh(
-            range(len(found)), values, left=ends, height=0.6, label=category, color=_colour(category),
-            hatch=_hatch(category), edgecolor="black", lw=0.5,
+            range(len(found)), values, left=ends, height=0.6, label=category, color=category_colour(category),
+            hatch=category_hatch(category), edgecolor="black", lw=0.5,
         )  # fmt: skip
         for bar, value, a in zip(bars, values, found, strict=True):
             if value / longest > 0.045:
@@ -140,7 +140,7 @@ def _stacked(axes: Any, found: Sequence[Anatomy], names: Sequence[str], shown: S
         ends = [end + value for end, value in zip(ends, values, strict=True)]
     for place, a in enumerate(found):
         axes.text(a.span * 1e3 + longest * 0.008, place, f"{a.span * 1e3:.3f} ms", va="center", fontsize=9)
-    axes.set_yticks(range(len(found)), [_shortened(name) for name in names])
+    axes.set_yticks(range(len(found)), [shortened(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(0, longest * 1.1)
     axes.set_xlabel("exclusive time per step, ms (median over steps)")
@@ -160,7 +160,7 @@ def _launch_counts(axes: Any, found: Sequence[Anatomy], names: Sequence[str], sh
         short = [rows[c].short_launches if c in rows else 0 for c in categories]
         places = [i + (n - (len(found) - 1) / 2) * width for i in range(len(categories))]
         shade = ("#BBBBBB", "#777777")[n % 2]
-        label = "launches per step" + (f", {_shortened(names[n])}" if len(found) > 1 else "")
+        label = "launches per step" + (f", {shortened(names[n])}" if len(found) > 1 else "")
         axes.barh(places, launches, height=width * 0.9, color=shade, edgecolor="black", lw=0.5, label=label)
         axes.barh(places, short, height=width * 0.45, color="black", label="of these under 2 µs" if n == 0 else None)
         most = max(most, *launches)
@@ -173,25 +173,30 @@ def _launch_counts(axes: Any, found: Sequence[Anatomy], names: Sequence[str], sh
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=8, borderaxespad=0.2)
 
 
-def _colour(category: str) -> str:
+def category_colour(category: str) -> str:
+    """Fill colour of an anatomy category; idle is white."""
     return "#FFFFFF" if category == IDLE else _PALETTE[order().index(category) % len(_PALETTE)]
 
 
-def _hatch(category: str) -> str:
+def category_hatch(category: str) -> str:
+    """Hatch of an anatomy category, which tells it apart in grey print."""
     return _HATCHES[order().index(category) % len(_HATCHES)]
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
+    """A trace's name without its suffixes, cut to what a chart's axis has room for."""
     stem = name.removesuffix(".xz").removesuffix(".sqlite")
     return stem if len(stem) <= 28 else stem[:27] + "…"
 
 
-def _caption(figure: Figure, *parts: str) -> None:
+def caption(figure: Figure, *parts: str) -> None:
+    """Write device, model, build, anchor, steps and the day above the chart."""
     text = " · ".join(part for part in (*parts, f"drawn {date.today().isoformat()}") if part)
     figure.suptitle(text, fontsize=8, color="#555555", x=0.01, ha="left")
 
 
-def _save(figure: Figure, path: str) -> None:
+def save_figure(figure: Figure, path: str) -> None:
+    """Write the chart whole; raises RefusedError for a suffix that is no chart format."""
     target = Path(path)
     if target.suffix.lower() not in _SUFFIXES:
         raise RefusedError(

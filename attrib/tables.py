@@ -67,7 +67,7 @@ def print_census(out: Console, census: Census, title: str) -> None:
     out.print(table)
     for line in _census_notes(census):
         out.print(Text(line))
-    _footnotes(out, census.warnings)
+    print_footnotes(out, census.warnings)
 
 
 def print_stragglers(out: Console, found: Stragglers, title: str) -> None:
@@ -97,7 +97,7 @@ def print_stragglers(out: Console, found: Stragglers, title: str) -> None:
     out.print(Text(found.describe()))
     if census.rate_class is not None:
         out.print(Text(f"class: {census.rate_class.describe()}"))
-    _footnotes(out, census.warnings)
+    print_footnotes(out, census.warnings)
 
 
 def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> None:
@@ -134,7 +134,7 @@ def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> Non
                 f"{_count(found.step_count, 'step')} ({found.source}); medians; ledger closes to {found.closure_ns} ns"
             )
         )
-        _footnotes(out, found.warnings)
+        print_footnotes(out, found.warnings)
 
 
 def _site(name: str) -> Text:
@@ -221,7 +221,8 @@ def _census_notes(census: Census) -> Iterable[str]:
         yield "; ".join(legend)
 
 
-def _footnotes(out: Console, warnings: Iterable[str]) -> None:
+def print_footnotes(out: Console, warnings: Iterable[str]) -> None:
+    """Warnings below a table, and the empty line that ends it."""
     for note in warnings:
         out.print(Text(f"note: {note}", style="yellow"))
     out.print()
@@ -260,4 +261,4 @@ def print_info(out: Console, found: Info) -> None:
         out.print(Text(f"can attribute: {line}"))
     for line in found.cannot:
         out.print(Text(f"cannot attribute: {line}"))
-    _footnotes(out, found.warnings)
+    print_footnotes(out, found.warnings)

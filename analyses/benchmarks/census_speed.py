@@ -78,6 +78,7 @@ def main() -> None:
     results = []
     with tempfile.TemporaryDirectory(prefix="attrib-scaled-") as temporary:
         folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         for kernels in options.kernels:
             trace = folder / f"{options.trace.name.split('.sqlite')[0]}-{kernels}.sqlite"
             if not trace.exists():

@@ -21,7 +21,7 @@ REPEATED = (KERNEL, *(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "MEM
 
 
 def scale(source: Path, target: Path, kernels: int) -> int:
-    """Write the scaled export to `target`, report progress on stderr and return its number of kernels."""
+    """Write the scaled export to `target`, report progress on a terminal and return its number of kernels."""
     partial = target.with_name(target.name + ".partial")
     with (
         lzma.open(source) if source.suffix == ".xz" else source.open("rb") as file,
@@ -73,8 +73,10 @@ def _repeat(connection: sqlite3.Connection, kernels: int) -> int:
                 f"INSERT INTO main.{name} SELECT {values} FROM block_{name} WHERE kernels_before < ?", (wanted,)
             )
             total += written.rowcount if name == KERNEL else 0
-        print(f"\r{total:,} of {kernels:,} kernels", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        if sys.stderr.isatty():
+            print(f"\r{total:,} of {kernels:,} kernels", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
     return total
 
 

@@ -97,7 +97,7 @@ def test_no_text_lies_on_another(chart: str, tmp_path: Path, monkeypatch: pytest
         FigureCanvasAgg(figure)
         drawn.append(figure)
 
-    monkeypatch.setattr(plots, "_save", keep)
+    monkeypatch.setattr(plots, "save_figure", keep)
     irregular = {"irregular": lambda path: api.anatomy(data.trace("train-2gpu-after-2026.2")).plot(str(path))}
     {**CHARTS, **irregular}[chart](tmp_path / "chart.png")
     assert overlaps(drawn[0]) == []
