@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attrib.api import anatomy, census, open, stragglers
+    from attrib.api import anatomy, census, compare, open, stragglers
 
-__all__ = ["anatomy", "census", "open", "stragglers"]
+__all__ = ["anatomy", "census", "compare", "open", "stragglers"]
 
 
 class _Package(ModuleType):

@@ -14,6 +14,9 @@ from attrib.anatomy import anatomy as take_anatomy
 from attrib.attribution import Attribution, Options, attribute
 from attrib.census import Census
 from attrib.census import census as take_census
+from attrib.compare import Comparison
+from attrib.compare import compare as take_comparison
+from attrib.compare_sides import Side
 from attrib.stragglers import Stragglers
 from attrib.stragglers import stragglers as rank
 from attrib.trace import Trace, open_trace
@@ -65,6 +68,21 @@ def stragglers(source: Census | TraceLike | Attribution, rate_class: str | None 
 def anatomy(trace: TraceLike | Attribution, **options: Any) -> Anatomy:
     """The step by category: weight streaming, attention, norm, … and idle. Options as for `census`."""
     return take_anatomy(_attributed(trace, options))
+
+
+def compare(
+    a: TraceLike | Attribution, b: TraceLike | Attribution, force: bool = False, **options: Any
+) -> Comparison:
+    """Where a step of `b` takes longer or less than a step of `a`: parts that add up to the gap exactly.
+
+    Both sides are traces, run directories or attributions (which let each have bytes of its own). Raises RefusedError
+    when device, model or anchor differ, unless `force`.
+    """
+    sides = []
+    for side in (a, b):
+        attributed = _attributed(side, options)
+        sides.append(Side.of(attributed, attributed.trace.path.name))
+    return take_comparison(*sides, force=force)
 
 
 def _attributed(trace: TraceLike | Attribution, options: dict[str, Any]) -> Attribution:

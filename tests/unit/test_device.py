@@ -19,7 +19,7 @@ PEAKS = {  # name as a driver reports it -> peak GB/s, threads per SM, SMs
     "NVIDIA A100-PCIE-40GB": (1555, 2048, 108),
     "NVIDIA GeForce RTX 4090": (1008, 1536, 128),
     "NVIDIA GeForce RTX 5090": (1792, 1536, 170),
-    "NVIDIA L40S": (864, 1536, 142),
+    "nvidia l40s": (864, 1536, 142),
     "NVIDIA B200": (8000, 2048, 148),
 }
 UNKNOWN = (

@@ -232,6 +232,16 @@ def test_cut_and_deviating_steps_have_their_own_reasons(
     assert steps.outside == (keep or 3)
 
 
+def test_a_replay_that_lacks_its_very_first_launch_is_not_like_the_others(recording: Recording, tmp_path: Path) -> None:
+    """Node 0 with the first kernel of the trace is all zeros, which must count in what makes two replays equal."""
+    graph = recording.process.graph([Node(A, 1000), Node(A, 1000)])
+    recording.replay(graph, 3)
+    recording.replay(graph, override={0: {"start": 0, "end": 0}})
+    steps = find_steps(recording.open(tmp_path))
+    assert (steps.count, steps.launches) == (3, 2)
+    assert steps.excluded == {"launch without timestamps": 1, "step cut short": 1}
+
+
 # --- a repeating pattern of eager launches
 
 NOISE = tuple(Kernel(f"noise{i}") for i in range(6))
