@@ -78,11 +78,9 @@ def compare(
     Both sides are traces, run directories or attributions (which let each have bytes of its own). Raises RefusedError
     when device, model or anchor differ, unless `force`.
     """
-    sides = []
-    for side in (a, b):
-        attributed = _attributed(side, options)
-        sides.append(Side.of(attributed, attributed.trace.path.name))
-    return take_comparison(*sides, force=force)
+    first, second = _attributed(a, options), _attributed(b, options)
+    sides = Side.of(first, first.trace.path.name), Side.of(second, second.trace.path.name)
+    return take_comparison(*sides, force)
 
 
 def _attributed(trace: TraceLike | Attribution, options: dict[str, Any]) -> Attribution:
