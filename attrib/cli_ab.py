@@ -197,6 +197,8 @@ def lever_show(
     if as_json:
         _print_json({"schema": "attrib.levers/1", "levers": [lever.to_json() for lever in levers]})
         return
+    if not levers:
+        typer.echo("no lever is written yet; `attrib lever new` writes one")
     for lever in levers:
         typer.echo(f"{lever.verdict or 'open':<9} {lever.name}: {lever.question}")
 

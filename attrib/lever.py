@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import textwrap
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ LANDED, REVERTED, VETOED = "LANDED", "REVERTED", "VETOED"
 GATES = ("dump", "greedy", "tolerance")
 VERIFY_SCHEMA = "engine.verify/1"
 SCHEMA = "attrib.lever/1"
+PAGE_WIDTH = 112
 _WRITTEN = (
     "name", "question", "mechanism", "bar", "anchors", "guards", "site", "base", "new", "gates", "written_utc",
 )  # fmt: skip
@@ -206,8 +208,8 @@ def page(lever: Lever) -> str:
     lines = [
         f"{lever.name} · {lever.verdict or 'open'}",
         "",
-        f"question   {lever.question}",
-        f"mechanism  {lever.mechanism}",
+        _wrapped("question", lever.question),
+        _wrapped("mechanism", lever.mechanism),
         f"bar        +{100 * lever.bar:g} % at {lever.anchors[0]}" + (f", site {lever.site}" if lever.site else ""),
         f"builds     {lever.base} → {lever.new}",
         f"anchors    {', '.join(lever.anchors)}",
@@ -224,8 +226,12 @@ def page(lever: Lever) -> str:
             lines.append(f"  {comparison['device']}, builds {hashes}")
             lines += [_leg_line(leg) for leg in comparison["anchors"]]
     if lever.why:
-        lines += ["", f"verdict    {lever.verdict or 'open'}: {lever.why}"]
+        lines += ["", _wrapped("verdict", f"{lever.verdict or 'open'}: {lever.why}")]
     return "\n".join(lines)
+
+
+def _wrapped(name: str, text: str) -> str:
+    return textwrap.fill(text, PAGE_WIDTH, initial_indent=f"{name:<11}", subsequent_indent=" " * 11)
 
 
 def _leg_line(leg: dict[str, Any]) -> str:
