@@ -18,7 +18,7 @@ from attrib.jsonout import document
 from attrib.record import Target, interruptible, parse_target
 from attrib.stats import Judgement
 from attrib.store import Noise
-from attrib.windows import BASE, NEW, Experiment, Journal, Window, measure, open_journal
+from attrib.windows import BASE, NEW, Experiment, Journal, Window, alone, measure, open_journal
 
 SCHEMA = "attrib.ab/1"
 FOLDER = "ab"
@@ -155,6 +155,7 @@ def run(plan: Plan, out: Path, progress: Callable[[str], None] = lambda _: None)
         anchors = tuple(targets)
         experiment = Experiment(anchors, base.given, base.hash, new.given, new.hash, plan.bar, plan.pairs, plan.repeats)
         journal = open_journal(out / FOLDER, experiment)
+        stack.enter_context(alone(journal))
         if journal.windows:
             progress(f"continuing {journal.path} after {len(journal.windows)} windows")
         measure(
@@ -177,6 +178,8 @@ def _targets(plan: Plan) -> dict[str, Target]:
     """Target and guards by label; raises RefusedError for what cannot be measured."""
     if not 1 <= plan.pairs <= MAX_PAIRS:
         raise RefusedError(f"{plan.pairs} pairs are outside 1 to {MAX_PAIRS}")
+    if plan.new is None and plan.pairs < stats.MIN_PAIRS:
+        raise RefusedError(f"{plan.pairs} pairs tell no noise floor; --aa needs at least {stats.MIN_PAIRS}")
     found = [parse_target(text) for text in (plan.anchor, *plan.guards)]
     targets = {target.label: target for target in found}
     if len(targets) < len(found):
@@ -189,7 +192,7 @@ def _targets(plan: Plan) -> dict[str, Target]:
 def _refuse_hopeless(plan: Plan, out: Path, device: str, anchor: str) -> None:
     """Raise RefusedError when the stored noise says that these pairs cannot find the bar."""
     noise = None if plan.new is None else store.find_noise(out, device, anchor)
-    if noise is None:
+    if noise is None or plan.pairs < stats.MIN_PAIRS:
         return
     floor = stats.noise_floor(noise.sd, plan.pairs)
     if plan.bar < floor:
@@ -215,8 +218,8 @@ def _conclude(plan: Plan, base: Side, new: Side, journal: Journal, site: SiteCha
         judgement = stats.judge(ours, theirs, plan.bar)
         legs.append(Leg(anchor, place > 0, judgement, store.find_noise(out, device, anchor)))
     comparison = Comparison(plan, base, new, journal, tuple(legs), site, noise, _notes(journal, legs))
-    journal.finish({"finished_utc": when, "verdict": legs[0].judgement.verdict})
     store.keep_experiment(out, journal.path.stem, when, comparison.to_json())
+    journal.finish({"finished_utc": when, "verdict": legs[0].judgement.verdict})
     return comparison
 
 

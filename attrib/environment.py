@@ -127,7 +127,7 @@ def watching(gpu: int) -> Iterator[Watch]:
     try:
         nvml.nvmlInit()
         handle = _handle(nvml, gpu)
-        before, foreign = _sample(nvml, handle), int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        before, foreign = _sample(nvml, handle), _used(nvml, handle)
     except nvml.NVMLError as error:
         watch.result = Environment(unknown=f"NVML cannot read the GPU: {error}")
         yield watch
@@ -156,6 +156,13 @@ def _handle(nvml: Any, gpu: int) -> Any:
     visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     name = visible[gpu] if gpu < len(visible) else str(gpu)
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+
+
+def _used(nvml: Any, handle: Any) -> int:
+    """Device memory in use, in bytes; 0 where it is shared with the host and NVML does not tell."""
+    with suppress(nvml.NVMLError):
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+    return 0
 
 
 def _sample(nvml: Any, handle: Any) -> Sample:

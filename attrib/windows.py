@@ -7,6 +7,7 @@ flushed to disk before the next window starts; an experiment that was killed con
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -14,6 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -198,6 +200,20 @@ def read_journal(path: Path) -> list[Window]:
     return _read(path)[0]
 
 
+@contextmanager
+def alone(journal: Journal) -> Iterator[None]:
+    """Keep every other process from measuring the same experiment; the lock ends with the process, however it ends.
+
+    Raises RefusedError when another one is measuring.
+    """
+    with journal.path.open("rb") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RefusedError(f"another run is measuring {journal.path}; wait for it or end it") from error
+        yield
+
+
 def schedule(pairs: int) -> Iterator[tuple[int, str]]:
     """(pair, side) in the order they are measured: AB, BA, AB, …"""
     for pair in range(pairs):
@@ -221,7 +237,7 @@ def measure(
     stays disturbed MAX_REPEATS times more, JoinError when device or build are not those the experiment began with,
     CaptureError when the engine fails; the journal keeps what was measured.
     """
-    session = datetime.now(UTC).isoformat(timespec="seconds")
+    session = datetime.now(UTC).isoformat(timespec="milliseconds")
     told = False
     if journal.windows:
         started(journal.windows[0].device)

@@ -123,6 +123,8 @@ class Nvml:
         return "handle"
 
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:  # noqa: N802
+        if self.used < 0:
+            raise NVMLError("Not Supported")
         return type("Memory", (), {"used": self.used})
 
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:  # noqa: N802

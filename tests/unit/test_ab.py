@@ -91,6 +91,15 @@ def test_a_disturbed_window_is_told(attrib: Attrib, work: Path, monkeypatch: pyt
     assert any(note.startswith("1 windows were disturbed") for note in document["notes"])
 
 
+def test_a_restart_is_told(attrib: Attrib, work: Path) -> None:
+    fake.configure(work, fails_at=2)
+    assert "no NVIDIA GPU" in said(attrib(*AB, "--new", "better", "--pairs", 2))
+    fake.configure(work)
+    document = attrib(*AB, "--new", "better", "--pairs", 2, "--json").json()
+    assert any(note.startswith("1 of the pairs span a restart") for note in document["notes"])
+    assert len(document["windows"]) == 4
+
+
 # ---------------------------------------------------------------- noise
 
 
@@ -105,6 +114,7 @@ def test_the_noise_floor_is_stored_and_refuses_a_bar_under_it(attrib: Attrib, wo
     assert needed > 5
     assert f"needs {needed} pairs" in outcome.out
     assert len(fake.calls(work)) == 11  # ten of the A/A, one that told the device
+    assert "no verdict" in attrib(*AB, "--new", "better", "--pairs", 2).out
     document = attrib(*AB, "--new", "better", "--pairs", 5, "--bar", "20%", "--json").json()
     assert 4 < document["anchors"][0]["noise_floor_pct"] < 20
 
@@ -125,15 +135,15 @@ def test_an_aa_run_tells_no_difference(attrib: Attrib, work: Path) -> None:
 
 
 def test_a_guard_that_holds_and_one_that_breaks(attrib: Attrib, work: Path) -> None:
-    options = (*AB, "--new", "better", "--pairs", 5, "--guard", "14b:pp512", "--json")
-    document = attrib(*options).json()
+    options = (*AB, "--new", "better", "--pairs", 5, "--guard", "14b:pp512")
+    document = attrib(*options, "--json").json()
     target, guard = document["anchors"]
     assert (target["guard"], guard["guard"], guard["broken"], guard["verdict"]) == (False, True, False, "faster")
     fake.configure(work, prompt_factor={"better": 0.9})
     outcome = attrib(*options)
     assert outcome.code == 1
-    assert '"broken": true' in outcome.out
-    assert "guard 14b:pp512: slower" in attrib(*options[:-1]).out
+    assert "guard 14b:pp512: slower" in outcome.out
+    assert "\n14b:tg128: faster" in outcome.out
 
 
 # ---------------------------------------------------------------- refusals
@@ -148,6 +158,7 @@ def test_a_guard_that_holds_and_one_that_breaks(attrib: Attrib, work: Path) -> N
         (("--new", "better", "--aa"), "give either --new BUILD, or --aa"),
         (("--new", "better", "--bar", "0.4"), "bar '0.4' is not a gain in percent"),
         (("--new", "better", "--pairs", "0"), "0 pairs are outside 1 to 500"),
+        (("--aa", "--pairs", "4"), "4 pairs tell no noise floor"),
         (("--new", "better", "--guard", "14B:tg128"), "an anchor is named twice"),
         (("--new", "better", "--guard", "14b"), "is not MODEL:ANCHOR"),
         (("--new", "git:HEAD"), "git cannot check out 'HEAD' here"),
