@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,64 +15,16 @@ from attrib.errors import NoDataError, RefusedError
 from attrib.steps import Steps, find_steps
 from attrib.trace import Trace, open_trace
 from tests.helpers import nsysgen as gen
-from tests.helpers.nsysgen import H200, Graph, Kernel, Node, Process
+from tests.helpers.nsysgen import H200, Kernel, Node
+from tests.helpers.recording import Recording, account, sequence
 
 A, B, C, D = (Kernel(name, grid=(size, 1, 1)) for name, size in (("a", 8), ("b", 16), ("c", 32), ("d", 64)))
 KERNELS = (A, B, C, D)
 
 
-@dataclass
-class Recording:
-    """A trace under construction with one process on one H200."""
-
-    trace: gen.Trace
-    process: Process
-    at: int = 1_000_000
-
-    @classmethod
-    def new(cls) -> Recording:
-        trace = gen.Trace("2025.3")
-        process = trace.process(pid=11)
-        process.device(trace.gpu(H200))
-        return cls(trace, process)
-
-    def replay(self, graph: Graph, times: int = 1, **options: Any) -> None:
-        for _ in range(times):
-            self.at = self.process.replay(graph, self.at, **options) + 5000
-
-    def eager(self, *kernels: Kernel, gap: int = 100) -> None:
-        for kernel in kernels:
-            self.at = self.process.launch(kernel, self.at, 1000) + gap
-
-    def open(self, folder: Path) -> Trace:
-        return open_trace(self.trace.write(folder / "trace.sqlite"))
-
-
 @pytest.fixture
 def recording() -> Recording:
     return Recording.new()
-
-
-def sequence(trace: Trace, rows: np.ndarray) -> list[str]:
-    return [trace.names.short[v] for v in trace.kernels.variant[rows]]
-
-
-def account(trace: Trace, steps: Steps) -> None:
-    """Every usable launch of the chosen GPU is in exactly one step or outside, and all steps are alike."""
-    kernels = trace.kernels
-    flat = steps.rows.ravel()
-    assert len(np.unique(flat)) == flat.size
-    assert (kernels.device[flat] == steps.device).all()
-    assert (kernels.processes[kernels.process[flat]] == steps.process).all()
-    first = trace.first_api_ns or 0
-    usable = (kernels.end >= kernels.start) & (kernels.end > 0) & (kernels.start >= first)
-    mine = (kernels.device == steps.device) & (kernels.processes[kernels.process] == steps.process)
-    assert steps.outside == np.count_nonzero(usable & mine) - flat.size
-    assert usable[flat].all()
-    for rows in steps.rows:
-        assert sequence(trace, rows) == sequence(trace, steps.rows[0])
-    begins = kernels.start[steps.rows].min(axis=1)
-    assert (np.diff(begins) > 0).all()
 
 
 NODES = st.lists(
@@ -305,71 +255,12 @@ def test_the_whole_trace_on_request_has_no_warning(recording: Recording, tmp_pat
     assert (steps.source, steps.count, steps.launches, steps.warnings) == ("whole trace", 1, 15, ())
 
 
-# --- NVTX ranges
-
-
-def ranged(recording: Recording, text: str, *kernels: Kernel, close: bool = True, by_id: bool = False) -> None:
-    begin = recording.at - 10_000
-    recording.eager(*kernels)
-    recording.process.nvtx(text, begin, recording.at if close else None, by_id=by_id)
-    recording.at += 30_000
-
-
-def test_nested_open_empty_and_deviating_ranges(recording: Recording, tmp_path: Path) -> None:
-    for i in range(4):
-        begin = recording.at - 10_000
-        ranged(recording, "decode layer", A, B, by_id=bool(i % 2))
-        recording.process.nvtx(f"decode step {i}", begin, recording.at - 10_000, by_id=bool(i % 2))
-    ranged(recording, "decode step 4", A, C)
-    ranged(recording, "decode step 5", A, B, close=False)
-    ranged(recording, "decode step 6")
-    ranged(recording, "prefill", A, B)
-    trace = recording.open(tmp_path)
-    steps = find_steps(trace, nvtx=r"^decode (step|layer)")
-    assert (steps.source, steps.count, steps.launches) == ("NVTX ^decode (step|layer)", 4, 2)
-    assert steps.excluded == {
-        "NVTX range without an end": 1,
-        "NVTX range without launches": 1,
-        "step with other launches": 1,
-    }
-    account(trace, steps)
-
-
-def test_the_outer_of_two_ranges_that_start_together_counts(recording: Recording, tmp_path: Path) -> None:
-    for _ in range(4):
-        begin = recording.at - 10_000
-        recording.eager(A)
-        recording.process.nvtx("token/inner", begin, recording.at)
-        recording.at += 20_000
-        recording.eager(B)
-        recording.process.nvtx("token", begin, recording.at)
-        recording.at += 30_000
-    steps = find_steps(recording.open(tmp_path), nvtx="token")
-    assert (steps.count, steps.launches, steps.excluded) == (4, 2, {})
-
-
-def test_ranges_of_another_process_are_not_this_ones(tmp_path: Path) -> None:
-    recording = Recording.new()
-    other = recording.trace.process(12)
-    other.device(recording.trace.gpu(H200), 0)
-    for _ in range(4):
-        ranged(recording, "token", A, B)
-        other.nvtx("token", recording.at, recording.at + 9000)
-        recording.at = other.launch(C, recording.at + 8000, 100) + 30_000
-    trace = recording.open(tmp_path)
-    steps = find_steps(trace, nvtx="token")
-    assert (steps.count, steps.launches, steps.excluded) == (4, 2, {})
-    account(trace, steps)
-    found = find_steps(trace, nvtx="token", process=12)
-    assert (found.count, found.launches) == (4, 1)
-
-
 # --- what is refused
 
 
 def test_what_matches_nothing_is_one_sentence(recording: Recording, tmp_path: Path) -> None:
     recording.replay(recording.process.graph(STEP), 4)
-    ranged(recording, "token", A)
+    recording.process.nvtx("token", recording.at, recording.at + 1)
     trace = recording.open(tmp_path)
     for options, text in (
         ({"graph": 77}, "has no replay of graph 77 on device 0"),
@@ -382,15 +273,6 @@ def test_what_matches_nothing_is_one_sentence(recording: Recording, tmp_path: Pa
             find_steps(trace, **options)  # type: ignore[arg-type]
     with pytest.raises(RefusedError, match="'zzz' is not one of auto, graph, pattern, whole"):
         find_steps(trace, source="zzz")
-
-
-def test_nvtx_without_ranges_and_without_launches_inside(recording: Recording, tmp_path: Path) -> None:
-    recording.eager(A)
-    with pytest.raises(NoDataError, match="the trace has no NVTX range at all"):
-        find_steps(recording.open(tmp_path), nvtx="x")
-    recording.process.nvtx("x", recording.at + 50_000, recording.at + 60_000)
-    with pytest.raises(NoDataError, match="no launch was issued inside the NVTX ranges"):
-        find_steps(recording.open(tmp_path), nvtx="x")
 
 
 def test_graph_source_without_replays_is_refused(recording: Recording, tmp_path: Path) -> None:
