@@ -70,9 +70,7 @@ def anatomy(trace: TraceLike | Attribution, **options: Any) -> Anatomy:
     return take_anatomy(_attributed(trace, options))
 
 
-def compare(
-    a: TraceLike | Attribution, b: TraceLike | Attribution, force: bool = False, **options: Any
-) -> Comparison:
+def compare(a: TraceLike | Attribution, b: TraceLike | Attribution, force: bool = False, **options: Any) -> Comparison:
     """Where a step of `b` takes longer or less than a step of `a`: parts that add up to the gap exactly.
 
     Both sides are traces, run directories or attributions (which let each have bytes of its own). Raises RefusedError

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from attrib.columns import KernelColumns
 from attrib.errors import NoDataError, RefusedError
+from attrib.periods import MIN_REPEATS, longest_repetition
 from attrib.trace import PID_MASK, PID_SHIFT, Api, Ranges, Trace
 
 GRAPH_SHIFT = 32
@@ -24,9 +25,6 @@ NO_DEVICE = (1 << 32) - 1
 """Device -1, which an export that does not say has, in the low half of a (process, device) code."""
 SLOW_FIRST = 3.0
 """A leading step this many times slower than the median is warm-up."""
-MIN_REPEATS = 3
-"""A launch pattern must repeat this often to count as steps."""
-MAX_CANDIDATES = 64
 SOURCES = ("auto", "graph", "pattern", "whole")
 
 
@@ -381,45 +379,18 @@ def _same_sequence(kernels: KernelColumns, groups: _Groups, source: str, exclude
 
 
 def _pattern_steps(kernels: KernelColumns, usable: NDArray[np.int64]) -> Steps | None:
-    """The period that covers the most launches; it starts where the largest idle gap precedes it.
-
-    Candidates are the gaps between occurrences of the rarest variants that occur often enough.
-    """
-    variant = kernels.variant[usable]
-    n = len(variant)
-    counts = np.bincount(variant)
-    candidates: Counter[int] = Counter()
-    repeated = np.flatnonzero(counts >= MIN_REPEATS)
-    for v in repeated[np.argsort(counts[repeated], kind="stable")][:MAX_CANDIDATES]:
-        gaps, number = np.unique(np.diff(np.flatnonzero(variant == v)), return_counts=True)
-        for g in np.argsort(-number, kind="stable")[:4]:
-            candidates[int(gaps[g])] += int(number[g])
-    best: tuple[int, int, int] | None = None
-    for period in sorted(p for p in candidates if 2 <= p <= n // MIN_REPEATS):
-        begin, length = _longest_run(variant[:-period] == variant[period:])
-        repeats = length // period + 1
-        if repeats >= MIN_REPEATS and (best is None or length + period > best[2] * 1.05):
-            best = (begin, period, length + period)
-    if best is None or best[2] < n // 4:
+    """Repeats of the launch pattern that covers the most launches, begun where the largest idle gap precedes it."""
+    found = longest_repetition(_take(kernels.variant, usable))
+    if found is None or found.length < len(usable) // 4:
         return None
-    begin, period, length = best
-    rows = usable[begin : begin + length]
+    rows = usable[found.begin : found.begin + found.length]
     gap = np.zeros(len(rows), np.int64)
     gap[1:] = kernels.start[rows[1:]] - np.maximum.accumulate(kernels.end[rows])[:-1]
-    phase = int(np.argmax(np.median(gap[period : length - length % period].reshape(-1, period), axis=0)))
-    rows = rows[phase:]
-    repeats = len(rows) // period
-    return Steps("launch pattern", rows[: repeats * period].reshape(repeats, period), 0, 0)
-
-
-def _longest_run(flags: NDArray[np.bool_]) -> tuple[int, int]:
-    """(begin, length) of the longest run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
-    if not len(edges):
-        return 0, 0
-    lengths = edges[1::2] - edges[::2]
-    longest = int(np.argmax(lengths))
-    return int(edges[2 * longest]), int(lengths[longest])
+    whole = found.length - found.length % found.period
+    phase = int(np.argmax(np.median(gap[found.period : whole].reshape(-1, found.period), axis=0)))
+    repeats = (len(rows) - phase) // found.period
+    rows = rows[phase : phase + repeats * found.period]
+    return Steps("launch pattern", rows.reshape(repeats, found.period), 0, 0)
 
 
 def _drop_slow_first(kernels: KernelColumns, rows: NDArray[np.int64], excluded: Counter[str]) -> NDArray[np.int64]:
