@@ -80,6 +80,10 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
     given = [n for n in ("model", "table", "manifest") if getattr(options, n) is not None]
     if len(given) > 1:
         raise RefusedError(f"bytes can come from one source only, and {' and '.join(given)} were given")
+    if options.kv_length is not None and options.model is None:
+        raise RefusedError("--kv gives a model's cache its length; give --model too (a manifest knows its own)")
+    if options.nvtx is not None and (options.graph is not None or options.steps != "auto"):
+        raise RefusedError("steps are either NVTX ranges (--nvtx) or found otherwise (--graph, --steps), not both")
     if options.rules is not None and options.model is None:
         raise RefusedError("--rules says how launches map to a model's matrices; give --model too")
     steps = find_steps(trace, options.nvtx, options.graph, options.device, options.process, options.steps)

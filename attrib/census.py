@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SCHEMA = "attrib.census/1"
 BY = ("site", "kernel", "layer")
 NS = 1e-9
+ROUNDING = 1e-9
+"""A rate at the very edge of the class is in it, whatever the last bit of a division says."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,9 @@ class Census:
         """One row per site with the JSON's column names."""
         import pandas as pd  # noqa: PLC0415 - half a second that the command line should not pay
 
-        return pd.DataFrame([self._row_json(row) for row in self.rows])
+        frame = pd.DataFrame([self._row_json(row) for row in self.rows])
+        sizes = {"bytes", "kv_bytes"}
+        return frame.astype({c: "Int64" for c in sizes if (frame[c].dropna() % 1 == 0).all()})
 
     def plot(self, path: str) -> None:
         """Bars of effective GB/s per site against the class, written to a PNG or SVG file."""
@@ -309,7 +313,7 @@ def _row(attribution: Attribution, sums: _Sums, i: int, key: tuple[str, str, str
     straggler = False
     if chosen is not None and np.isfinite(nbytes):
         class_rate, class_lo = chosen.expected(nbytes), chosen.band(nbytes)[0]
-        straggler = rate < class_lo
+        straggler = rate < class_lo * (1 - ROUNDING)
         lost = step_seconds - float(chosen.seconds(weight).sum())
         recoverable = max(lost, 0.0) if straggler else 0.0
     impossible = _impossible(attribution, mine)

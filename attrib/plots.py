@@ -21,9 +21,11 @@ from attrib.files import write_whole
 from attrib.stragglers import Stragglers
 
 # Okabe and Ito's palette, distinguishable with every common colour vision; hatches repeat it for grey print.
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999", "#000000")
+_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999", "#7A4A1E")
 _HATCHES = ("", "//", "\\\\", "..", "xx", "--", "++", "oo", "||", "**", "")
 _BAR, _BELOW, _BAND = "#56B4E9", "#D55E00", "#009E73"
+MOST_BARS = 40
+"""More bars than this are no chart; the table has them all."""
 _SUFFIXES = (".png", ".svg", ".pdf")
 STYLE: Any = {
     "font.size": 10,
@@ -51,6 +53,9 @@ def plot_stragglers(found: Stragglers, path: str) -> None:
 
 
 def _rate_chart(census: Census, rows: Sequence[SiteRow], title: str, path: str) -> None:
+    if len(rows) > MOST_BARS:
+        title += f" (the {MOST_BARS} largest of {len(rows)})"
+        rows = rows[:MOST_BARS]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9, 1.9 + 0.5 * len(rows)), layout="constrained")
         axes = figure.subplots()
