@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from attrib.cli import app
+from tests.conftest import Attrib
 
 ROOT = Path(__file__).resolve().parents[1]
 README, COMMANDS = ROOT / "README.md", ROOT / "docs" / "commands.md"
@@ -97,3 +98,10 @@ def test_every_command_line_in_the_readme_exists(line: str) -> None:
 
 def test_the_readme_has_examples_to_check() -> None:
     assert len(invocations()) >= 4
+
+
+def test_the_readme_shows_what_the_demo_prints(attrib: Attrib, tmp_path: Path) -> None:
+    printed = attrib("demo", "--recorded", "--out", str(tmp_path / "out")).out.split("\n\n")[0]
+    text = README.read_text(encoding="utf-8")
+    shown = text.split("<!-- demo:")[1].split("-->\n", 1)[1].split("<!-- /demo -->")[0]
+    assert [line.strip() for line in shown.splitlines()] == [line.strip() for line in printed.splitlines()]
