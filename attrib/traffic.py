@@ -133,7 +133,9 @@ def from_manifest(trace: Trace, steps: Steps, manifest: Manifest, graph: str = "
         category = STREAMING if streams else category_of(node.kernel)
         layer = -1 if node.layer is None else node.layer
         slots.append(_Slot(node.site, quant, category, role, layer, weight if streams else np.nan, kv))
-    return _traffic(f"manifest {manifest.build.name} {manifest.anchor}", slots)
+    units, covered = sum(node.units for node in nodes), sum(node.units_covered for node in nodes)
+    lacking = (f"plan computes {covered} of {units} units: its rates count bytes that are not read",)
+    return _traffic(f"manifest {manifest.build.name} {manifest.anchor}", slots, lacking if covered < units else ())
 
 
 def _manifest_nodes(graph: Graph, steps: Steps, trace: Trace) -> tuple[Launch, ...]:

@@ -147,6 +147,8 @@ def measure(session: Session, at: Anchor, windows: int) -> dict[str, Any]:
 def description(session: Session, at: Anchor) -> dict[str, Any]:
     """What ran and on what: device, model, build, anchor, load rate."""
     made = plan_manifest(session, at)
+    nodes = made.graph().nodes
+    units = sum(node.units for node in nodes)
     return {
         "schema": SCHEMA,
         "device": made.device.name,
@@ -162,6 +164,8 @@ def description(session: Session, at: Anchor) -> dict[str, Any]:
         "kv_filled_by": "prefill" if at.phase == "decode" and at.start else "nothing",
         "kv_capacity": session.geometry.capacity,
         "launches_per_step": len(session.launches),
+        "units": units,
+        "units_missing": units - sum(node.units_covered for node in nodes),
         "weight_bytes": session.weight_bytes,
         "load_seconds": session.load_seconds,
         "load_gbps": session.weight_bytes / session.load_seconds / 1e9,

@@ -54,6 +54,9 @@ def bench(
     capacity: Annotated[int | None, typer.Option(help="KV positions; by default what the anchor needs.")] = None,
     traced: Annotated[bool, typer.Option(help="Run for a profiler: NVTX ranges, no timing.")] = False,
     manifest: Annotated[Path | None, typer.Option(help="Write the manifest of the decode graph here.")] = None,
+    unproven: Annotated[
+        bool, typer.Option("--unproven", help="--build is a .toml file that may skip work; its output may be wrong.")
+    ] = False,
     seed: SeedOpt = 1,
     gpu: GpuOpt = 0,
     as_json: JsonOpt = False,
@@ -63,12 +66,13 @@ def bench(
 
     from attrib.manifest import dump
     from engine import bench as timing
+    from engine import dispatch
     from engine.config import resolve
-    from engine.dispatch import load
     from engine.session import open_session
 
     at = timing.anchor(anchor, timing.TRACED_STEPS if traced and steps is None else steps)
-    config, chosen = resolve(model, seed), load(build)
+    config = resolve(model, seed)
+    chosen = dispatch.unproven(Path(build)) if unproven else dispatch.load(build)
     with open_session(config, chosen, capacity or at.capacity, gpu) as session:
         found = timing.traced(session, at) if traced else timing.measure(session, at, windows)
         made = timing.plan_manifest(session, at)
@@ -76,6 +80,8 @@ def bench(
         wall = () if traced else tuple(ns for window in found["windows"] for ns in window["step_ns"])
         dump(replace(made, wall_step_ns=wall), manifest)
     lines = [f"{found['model']} {at.name}, build {found['build']} {found['build_hash']}, {found['device']}"]
+    if found["units_missing"]:
+        lines.append(f"NOT PROVEN: {found['units_missing']} of {found['units']} units of a step are not computed")
     if not traced:
         rates = ", ".join(f"{window['tok_per_s']:.2f}" for window in found["windows"])
         lines += [f"{found['tok_per_s']:.2f} tok/s, {found['step_ns'] / 1e6:.3f} ms (median; windows {rates} tok/s)"]

@@ -10,8 +10,9 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from attrib.manifest import BuildInfo
@@ -25,10 +26,12 @@ Span = tuple[int, int]
 MATVECS: dict[str, tuple[Callable[..., KernelSpec], bool]] = {
     "mmvq_v2": (matvec.mmvq, True),
     "mmvq_v2_pf": (lambda quant, **params: matvec.mmvq(quant, prefetch=True, **params), True),
+    "mmvq_v2_reread": (matvec.mmvq_reread, True),
     "matvec_padded_f32": (matvec.matvec_padded_f32, False),
     "matvec_float": (matvec.matvec_float, False),
 }
 MATVEC_NAMES = ("mmvq_", "matvec_")
+SUFFIX = ".toml"
 _FIELDS = {"kernel", "quants", "weights", "cols", "params"}
 
 
@@ -59,11 +62,15 @@ class Rule:
 
 @dataclass(frozen=True)
 class Build:
-    """A named engine variant: compile flags and the dispatch table."""
+    """A named engine variant: compile flags and the dispatch table.
+
+    `unproven` lets plans leave units out; no table can say so, only `unproven` below sets it.
+    """
 
     name: str
     flags: tuple[str, ...]
     rules: tuple[Rule, ...]
+    unproven: bool = False
 
     def select(self, quant: str, rows: int, cols: int) -> Rule:
         """The one rule for a matrix; raises PlanError with the shape when none or several fit."""
@@ -89,14 +96,31 @@ class Build:
 def names() -> tuple[str, ...]:
     """The builds that can be chosen by name."""
     folder = files("engine") / "builds"
-    return tuple(sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.name.endswith(".toml")))
+    return tuple(sorted(p.name.removesuffix(SUFFIX) for p in folder.iterdir() if p.name.endswith(SUFFIX)))
 
 
 def load(name: str) -> Build:
     """A build by name; raises PlanError naming the known ones."""
+    if name.endswith(SUFFIX):
+        raise PlanError(f"{name} is a file, not a named build; only `engine bench --unproven` runs one")
     if name not in names():
         raise PlanError(f"build {name!r} does not exist; there are {', '.join(names())}")
-    return parse(name, (files("engine") / "builds" / f"{name}.toml").read_text(encoding="utf-8"))
+    return parse(name, (files("engine") / "builds" / f"{name}{SUFFIX}").read_text(encoding="utf-8"))
+
+
+def unproven(path: Path) -> Build:
+    """The build of a file outside engine/builds, its plans without the proof that every unit is computed.
+
+    For showing what the proof keeps out: its outputs may be wrong. Raises PlanError for a file that cannot be read
+    or a table that `parse` refuses.
+    """
+    if path.suffix != SUFFIX:
+        raise PlanError(f"--unproven takes the path of a {SUFFIX} file, not {str(path)!r}; named builds are proven")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"build file {path} cannot be read: {error}") from error
+    return replace(parse(f"{path.stem} (unproven)", text), unproven=True)
 
 
 def parse(name: str, text: str) -> Build:

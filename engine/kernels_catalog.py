@@ -1,4 +1,4 @@
-"""Every kernel of the `reference` build, for a compiler or a test that must see them all."""
+"""Every kernel of every build, for a compiler or a test that must see them all."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ def catalog(heads: int = 40, kv_heads: int = 8, head_dim: int = 128) -> tuple[Ke
         kernels_matvec.quantize_q8(),
         *(kernels_matvec.mmvq(quant) for quant in (*k_quants, "q8_0")),
         *(kernels_matvec.mmvq(quant, prefetch=True) for quant in k_quants),
+        *(kernels_matvec.mmvq_reread(quant) for quant in k_quants),
         *(kernels_matvec.matvec_padded_f32(quant) for quant in k_quants),
         *(kernels_matvec.matvec_float(quant) for quant in ("f16", "f32")),
         kernels_ops.swiglu(),

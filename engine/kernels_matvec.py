@@ -14,6 +14,8 @@ A unit is 32 weights of one row against one token, whatever the kernel.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from attrib.manifest import Dim3
 from engine.kernels import (
     Counts,
@@ -83,6 +85,16 @@ def mmvq(quant: str, prefetch: bool = False, threads: int = MAX_THREADS) -> Kern
         traffic=lambda shape: _traffic(quant, shape.cols // UNIT * Q8_BLOCK_BYTES, shape),
         check=check,
     )
+
+
+def mmvq_reread(quant: str, every: int = 100) -> KernelSpec:
+    """`mmvq` (q4_K, q6_K) that streams every `every`-th row twice, from row 0 on: the same bits, a known loss of speed.
+
+    Its traffic counts each byte once, as the matrix needs, so that the second reading shows as a lower rate.
+    """
+    plain = mmvq(quant)
+    require(every >= 1, plain.name, f"a whole number of rows from 1 between readings, not {every}")
+    return replace(plain, name=f"mmvq_v2_reread_{quant}", source="mmvq_v2_reread.cu", defines=(("EVERY", every),))
 
 
 def matvec_padded_f32(quant: str, rows_per_warp: int = 2, warps: int = 2) -> KernelSpec:

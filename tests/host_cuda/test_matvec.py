@@ -7,7 +7,7 @@ import pytest
 
 from engine import quant
 from engine.kernels import KernelSpec, Shape
-from engine.kernels_matvec import matvec_float, matvec_padded_f32, mmvq, quantize_q8
+from engine.kernels_matvec import matvec_float, matvec_padded_f32, mmvq, mmvq_reread, quantize_q8
 from engine.probe import probe_activations, probe_rows
 from engine.repack import to_gpu
 from engine.synthetic import random_rows
@@ -75,6 +75,18 @@ def test_narrow_blocks_change_no_bit_where_each_thread_has_one_unit(kind: str) -
 
 
 @pytest.mark.parametrize("kind", K_QUANTS)
+@pytest.mark.parametrize(("cols", "every"), [(5120, 1), (13824, 2), (768, 100)])
+def test_reading_rows_twice_changes_no_bit(kind: str, cols: int, every: int) -> None:
+    rng = np.random.default_rng(cols)
+    stored, shape = random_rows(kind, 3, cols, rng), Shape(rows=3, cols=cols, tokens=2)
+    acts = quant.quantize_q8(rng.standard_normal((2, cols)).astype(np.float32))
+    acts["d"][1, 0], acts["d"][1, 1], acts["d"][1, 2] = np.inf, 3e38, -np.inf  # sums that end in inf and NaN
+    once, twice = (run(spec, shape, stored, kind, acts) for spec in (mmvq(kind), mmvq_reread(kind, every)))
+    assert not np.isfinite(once[1]).any()
+    np.testing.assert_array_equal(once.view(np.uint32), twice.view(np.uint32))
+
+
+@pytest.mark.parametrize("kind", K_QUANTS)
 def test_unbounded_prefetch_drops_80_of_592_units(kind: str) -> None:
     cols = 18944
     acts = quant.quantize_q8(probe_activations(1, cols))
@@ -93,6 +105,7 @@ def every_matvec() -> list[tuple[KernelSpec, str]]:
         *((mmvq(kind), kind) for kind in (*K_QUANTS, "q8_0")),
         *((mmvq(kind, threads=160), kind) for kind in K_QUANTS),
         *((mmvq(kind, prefetch=True), kind) for kind in K_QUANTS),
+        *((mmvq_reread(kind, every), kind) for kind in K_QUANTS for every in (2, 100)),
         *((matvec_padded_f32(kind, nr0, nsg), kind) for kind in K_QUANTS for nr0, nsg in ((2, 2), (2, 1), (1, 2))),
         *((matvec_float(kind), kind) for kind in ("f16", "f32")),
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,3 +104,24 @@ def test_the_sources_of_a_build_are_its_tables_and_what_all_share(reference: dis
 def test_an_unknown_build_is_refused() -> None:
     with pytest.raises(AttribError, match=r"build 'nope' does not exist; there are .*reference"):
         dispatch.load("nope")
+
+
+def test_only_the_unproven_option_reads_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(RULE, encoding="utf-8")
+    found = dispatch.unproven(path)
+    assert (found.name, found.unproven) == ("mine (unproven)", True)
+    assert not any(dispatch.load(name).unproven for name in dispatch.names())
+    with pytest.raises(PlanError, match="only `engine bench --unproven` runs one"):
+        dispatch.load(str(path))
+    with pytest.raises(PlanError, match=r"takes the path of a \.toml file, not 'reference'; named builds are proven"):
+        dispatch.unproven(Path("reference"))
+    with pytest.raises(PlanError, match=r"absent\.toml cannot be read"):
+        dispatch.unproven(tmp_path / "absent.toml")
+    path.write_text("unproven = true\n" + RULE, encoding="utf-8")
+    assert not dispatch.parse("mine", path.read_text(encoding="utf-8")).unproven
+
+
+def test_builds_differ_in_hash() -> None:
+    hashes = {dispatch.load(name).info("same").hash for name in dispatch.names()}
+    assert len(hashes) == len(dispatch.names()) >= 6

@@ -20,6 +20,7 @@ from engine.prefill import BATCH, Gemm, prefill, tile_rows
 
 # rows of 896 take q5_0; the 70B class stores attn_v as q5_K
 UNREADABLE = {"qwen2.5-0.5b": "q5_0", "llama-3.1-70b": "q5_K", "qwen2.5-72b": "q5_K"}
+UNBOUNDED = Path(__file__).parents[2] / "analyses" / "recipes" / "unbounded.toml"
 H200 = DeviceInfo("NVIDIA H200", 132, 4.814e12, 2048, "9.0")
 
 
@@ -48,7 +49,7 @@ def test_every_built_in_model_is_planned_whole_or_refused_by_type(name: str, ref
 
 
 @pytest.mark.parametrize("build", dispatch.names())
-@pytest.mark.parametrize("model", ["7b", "14b", "llama-3.2-1b"])
+@pytest.mark.parametrize("model", sorted(shapes().keys() - UNREADABLE))
 def test_every_build_covers_every_unit(build: str, model: str) -> None:
     for launch in planned(synthetic(model), dispatch.load(build)):
         assert launch.units == launch.units_covered
@@ -81,6 +82,37 @@ def test_an_unbounded_prefetch_gate_is_refused_with_the_missing_units(reference:
     planned(synthetic("14b"), unbounded)
     with pytest.raises(PlanError, match=r"mmvq_v2_pf.* on blk\.0\.ffn_down.*3584 × 18944.*80 of 592 never computed"):
         planned(synthetic("7b"), unbounded)
+
+
+def test_an_unproven_file_is_planned_with_its_gaps_in_the_manifest() -> None:
+    build, config = dispatch.unproven(UNBOUNDED), synthetic("7b")
+    nodes = plan.manifest(config, build, H200, "7b:tg128", planned(config, build)).graph().nodes
+    down = [node for node in nodes if node.site.startswith("ffn_down")]
+    assert {(node.units, node.units_covered) for node in down} == {(3584 * 592, 3584 * 512)}
+    assert all(node.units == node.units_covered for node in nodes if node not in down)
+    assert sum(node.units - node.units_covered for node in nodes) == 28 * 3584 * 80
+    proven = dispatch.parse("unbounded", UNBOUNDED.read_text(encoding="utf-8"))
+    with pytest.raises(PlanError, match="80 of 592 never computed"):
+        planned(config, proven)
+
+
+def test_blocks_and_sites_of_the_experiments_by_hand() -> None:
+    config = synthetic("14b")
+
+    def launches(build: str) -> dict[str, plan.PlannedLaunch]:
+        return {launch.site: launch for launch in planned(config, dispatch.load(build))}
+
+    head, before = launches("head160"), launches("reference")
+    assert {site for site in head if head[site].block != before[site].block} == {"output/q6_K"}
+    assert head["output/q6_K"].block == (160, 1, 1)
+    one = launches("warps1")
+    changed = {site for site in one if (one[site].grid, one[site].block) != (before[site].grid, before[site].block)}
+    assert changed == {"attn_k/q4_K", "attn_v/q4_K", "attn_v/q6_K"}
+    assert (one["attn_v/q6_K"].grid, one["attn_v/q6_K"].block) == ((512, 1, 1), (32, 1, 1))
+    slow, loop = launches("slow1"), launches("loop")
+    slowed = {site.partition("/")[0] for site in slow if slow[site].spec.name != loop[site].spec.name}
+    assert slowed == {"attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "output"}
+    assert all(slow[site].spec.traffic(slow[site].shape) == loop[site].spec.traffic(loop[site].shape) for site in slow)
 
 
 def test_14b_step_by_hand(reference: dispatch.Build) -> None:

@@ -166,6 +166,20 @@ def test_a_manifest_says_weights_kv_and_layers(tmp_path: Path) -> None:
     assert found.source == "manifest reference tiny:tg16"
 
 
+def test_a_plan_that_skips_units_is_warned_of(tmp_path: Path) -> None:
+    trace, _ = small_step.write(tmp_path)
+    whole = small_step.manifest()
+    first, *others = whole.graphs[0].nodes
+    nodes = (replace(first, units=592, units_covered=512), *others)
+    manifest = replace(whole, graphs=(replace(whole.graphs[0], nodes=nodes),))
+    units = sum(node.units for node in nodes)
+    found = api.attribution(trace, manifest=manifest)
+    said = f"plan computes {units - 80} of {units} units: its rates count bytes that are not read"
+    assert found.traffic.warnings == (said,)
+    assert said in found.warnings
+    assert not api.attribution(trace, manifest=whole).traffic.warnings
+
+
 def test_a_manifest_of_another_run_names_the_first_node_that_differs(tmp_path: Path) -> None:
     trace, _ = small_step.write(tmp_path)
     right = small_step.manifest()
