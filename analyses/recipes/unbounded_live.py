@@ -18,7 +18,7 @@ from attrib.record import BENCH_SCHEMA
 MODEL, ANCHOR, WINDOWS, LIMIT_S = "7b", "tg128", 3, 120.0
 BOUNDED = ("--build", "reference")
 UNBOUNDED = ("--build", str(Path(__file__).with_name("unbounded.toml")), "--unproven")
-PROBE = ("-m", "gpu", "-k", "unbounded", "-q", "-p", "no:cacheprovider", "tests/gpu/test_coverage.py")
+PROBE = ("-m", "gpu", "-k", "unbounded", "-q", "-p", "no:cacheprovider", str(ROOT / "tests/gpu/test_coverage.py"))
 
 
 @dataclass(frozen=True)
