@@ -13,6 +13,7 @@ from page import ROOT, Page
 
 from attrib import api, capture
 from attrib import manifest as manifests
+from attrib.errors import AttribError
 from attrib.record import BENCH_SCHEMA
 
 MODEL, ANCHOR, WINDOWS, LIMIT_S = "7b", "tg128", 3, 120.0
@@ -93,4 +94,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except AttribError as error:
+        print(f"unbounded_live: {error}", file=sys.stderr)
+        sys.exit(2)
