@@ -112,8 +112,10 @@ def test_the_table_holds_the_recorded_classes() -> None:
         '{"schema": "attrib.rooflines/1", "devices": []}',
         '{"schema": "attrib.rooflines/1", "devices": {"NVIDIA B200": {"t0_s": 1}}}',
         '{"schema": "attrib.rooflines/1", "devices": {"NVIDIA B200": []}}',
-        '{"schema": "attrib.rooflines/1", "devices": {"B200": {"t0_s": -1, "bytes_per_s": 1, "measured_at": ""}}}',
-        '{"schema": "attrib.rooflines/1", "devices": {"B200": {"t0_s": 1, "bytes_per_s": "x", "measured_at": ""}}}',
+        '{"schema": "attrib.rooflines/1", "devices": {"NVIDIA B200": '
+        '{"t0_s": -1, "bytes_per_s": 1, "measured_at": ""}}}',
+        '{"schema": "attrib.rooflines/1", "devices": {"NVIDIA B200": '
+        '{"t0_s": 1, "bytes_per_s": "x", "measured_at": ""}}}',
     ],
 )
 def test_a_damaged_roofline_file_is_refused(config: Path, text: str) -> None:

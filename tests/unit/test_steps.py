@@ -95,10 +95,13 @@ def compare_with_groups(trace: Trace, steps: Steps) -> None:
         process, device = int(kernels.processes[kernels.process[row]]), int(kernels.device[row])
         if kernels.node[row] >= 0 and (process, device) == (steps.process, steps.device) and kernels.end[row] > 0:
             groups[process, int(kernels.correlation[row]), int(kernels.node[row] >> 32)].append(row)
-    families = Counter(
-        tuple(sorted((int(kernels.node[r] & 0xFFFFFFFF), trace.names.full[kernels.variant[r]]) for r in rows))
-        for rows in groups.values()
-    )
+
+    def launch(row: int) -> tuple[Any, ...]:
+        variant, variants = kernels.variant[row], kernels.variants
+        shape = (*variants.grid[variant].tolist(), *variants.block[variant].tolist())
+        return (int(kernels.node[row] & 0xFFFFFFFF), trace.names.full[variant], shape)
+
+    families = Counter(tuple(sorted(launch(r) for r in rows)) for rows in groups.values())
     whole = {frozenset(rows) for rows in groups.values()}
     assert all(frozenset(rows.tolist()) in whole for rows in steps.rows)
     slow = steps.excluded.get("slow first step", 0)
