@@ -37,5 +37,8 @@ class _Package(ModuleType):
             return getattr(import_module("attrib.api"), name)
         raise AttributeError(f"module 'attrib' has no attribute {name!r}")
 
+    def __dir__(self) -> list[str]:
+        return sorted(__all__)
+
 
 sys.modules[__name__].__class__ = _Package

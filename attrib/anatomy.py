@@ -35,7 +35,7 @@ class AnatomyRow:
     share_of_kernel_time: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Anatomy:
     """The whole step by category; idle is a row of its own."""
 
@@ -51,6 +51,12 @@ class Anatomy:
     short_launches: int
     closure_ns: int
     warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<Anatomy of {self.device}: {len(self.rows)} categories, step {self.span * 1e3:.3f} ms>"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_pandas().to_html(index=False, na_rep="–"))
 
     def to_json(self) -> dict[str, Any]:
         """Categories with shares in percent; unknown values are null."""
@@ -105,8 +111,13 @@ def copied_ns(attribution: Attribution) -> NDArray[np.int64]:
     return idle_under_copies(kernels.start[steps.rows], kernels.end[steps.rows], copies.start[mine], copies.end[mine])
 
 
+def _copy_note(copied: NDArray[np.int64]) -> tuple[str, ...]:
+    share = float(np.median(copied)) * NS * 1e3
+    return (f"copies include {share:.3f} ms of a step in which only a memory copy or set ran",) if copied.any() else ()
+
+
 def anatomy(attribution: Attribution) -> Anatomy:
-    """Group exclusive time by category; shares are medians over steps of each step's own share.
+    """Group exclusive time by category; shares are of the median span and of the median time in kernels.
 
     Idle time under a memory copy or set counts as copies, so that idle is what nothing on the device covers.
     """
@@ -119,11 +130,11 @@ def anatomy(attribution: Attribution) -> Anatomy:
     for name in order():
         mine = np.flatnonzero(category == name)
         if name == IDLE:
-            seconds, duration, share = found.idle - copied, found.idle, np.full(len(busy), np.nan)
+            seconds, duration, share = found.idle - copied, found.idle, np.nan
         elif len(mine) or (name == COPIES and copied.any()):
             seconds = found.exclusive[:, mine].sum(axis=1)
             duration = found.duration[:, mine].sum(axis=1)
-            share = seconds / np.maximum(busy, 1)
+            share = float(np.median(seconds) / max(np.median(busy), 1))
             if name == COPIES:
                 seconds = seconds + copied
         else:
@@ -135,8 +146,8 @@ def anatomy(attribution: Attribution) -> Anatomy:
                 duration=float(np.median(duration)) * NS if name != IDLE else np.nan,
                 launches=len(mine),
                 short_launches=int(np.median(short[:, mine].sum(axis=1))) if len(mine) else 0,
-                share_of_span=float(np.median(seconds / np.maximum(found.span, 1))),
-                share_of_kernel_time=float(np.median(share)),
+                share_of_span=float(np.median(seconds) / max(np.median(found.span), 1)),
+                share_of_kernel_time=share,
             )
         )
     return Anatomy(
@@ -151,5 +162,5 @@ def anatomy(attribution: Attribution) -> Anatomy:
         launches=attribution.steps.launches,
         short_launches=int(np.median(short.sum(axis=1))),
         closure_ns=found.closure_ns,
-        warnings=attribution.warnings,
+        warnings=(*attribution.warnings, *_copy_note(copied)),
     )

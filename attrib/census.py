@@ -56,7 +56,7 @@ class SiteRow:
     """the exclusive rate alone passes the peak: the launch streamed inside its predecessor's time"""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Census:
     """All sites of a step with totals; times in seconds, medians over steps."""
 
@@ -87,6 +87,12 @@ class Census:
     traffic_source: str
     by: str
     warnings: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<Census of {self.device}: {len(self.rows)} sites, {self.step_count} steps of {self.span * 1e3:.3f} ms>"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_pandas().to_html(index=False, na_rep="–"))
 
     def to_json(self) -> dict[str, Any]:
         """The documented JSON object; unknown values are null."""
@@ -376,6 +382,8 @@ def _warnings(
     impossible_step: bool,
 ) -> tuple[str, ...]:
     notes = list(attribution.warnings)
+    if attribution.traffic.source == "none":
+        notes.append("no bytes given: rates are unknown; pass --model, --bytes or --manifest")
     peak = attribution.peak / GIGA
     for row in rows:
         if row.impossible:

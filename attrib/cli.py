@@ -48,8 +48,13 @@ AnchorOption = Annotated[str, typer.Option("--anchor", help="Label of the run in
 BuildOption = Annotated[str, typer.Option("--build", help="Label of the build in titles.")]
 ReaderOption = Annotated[str, typer.Option("--reader", help="auto, pages or sqlite.", hidden=True)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-CsvOption = Annotated[Path | None, typer.Option("--csv", help="Write the table to a CSV file.")]
-PlotOption = Annotated[Path | None, typer.Option("--plot", help="Write the chart to a .png or .svg file.")]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", help="Write the table to a CSV file; several traces get -1, -2, …")
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", help="Write the chart to a .png, .svg or .pdf file; several traces get -1, -2, …"),
+]
 
 
 def _version(value: bool) -> None:

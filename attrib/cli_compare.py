@@ -141,7 +141,7 @@ def _devices(a: Path, b: Path, reader: str, as_json: bool, csv: Path | None, plo
 def gate(
     run: Annotated[Path, typer.Argument(help="Run directory or trace to judge.", metavar="RUN")],
     against: Annotated[Path, typer.Option("--against", help="Run directory or trace to judge it by.", metavar="BASE")],
-    bar: Annotated[str, typer.Option("--bar", help="Growth of a site or step that fails, such as 2%.")],
+    bar: Annotated[str, typer.Option("--bar", help="Growth of a site or step that fails, such as 2%.")] = "2%",
     site: Annotated[
         list[str] | None,
         typer.Option("--site", help="Judge this site alone, or `step`, or `step untraced`; may be repeated."),

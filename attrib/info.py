@@ -120,7 +120,9 @@ def _rates(gpus: list[Gpu], can: list[str], cannot: list[str]) -> None:
     for gpu in gpus:
         known = lookup(gpu.name)
         if known is not None and known.rate is not None:
-            can.append(f"stragglers against the class of {known.name} in the device table")
+            can.append(
+                f"stragglers against the class of {known.name} in the device table, with --model, --bytes or --manifest"
+            )
         elif known is not None or np.isfinite(gpu.peak_bytes_per_s):
             can.append(f"% of the DRAM peak of {gpu.name}; the class comes from `attrib roofline`, --class or a fit")
         else:

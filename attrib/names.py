@@ -57,7 +57,7 @@ def split(demangled: str) -> tuple[str, str, str]:
     return _last_word("".join(name)), arguments, ""
 
 
-def label(demangled: str, short: str, width: int = 48) -> str:
+def label(demangled: str, short: str, width: int = 96) -> str:
     """Short label: the function and, where there are any, its template arguments, cut to `width` characters."""
     name, arguments, _ = split(demangled) if demangled else (short, "", "")
     name = (name or short).rsplit("::", 1)[-1]

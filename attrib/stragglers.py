@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SCHEMA = "attrib.stragglers/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stragglers:
     """The sites of a census that stream under the class, most recoverable first; seconds per step."""
 
@@ -29,6 +29,12 @@ class Stragglers:
     def recoverable(self) -> float:
         """Seconds per step that all of them together would give back at class rate."""
         return sum(row.recoverable for row in self.rows)
+
+    def __repr__(self) -> str:
+        return f"<Stragglers: {self.describe()}>"
+
+    def _repr_html_(self) -> str:
+        return str(self.to_pandas().to_html(index=False, na_rep="–"))
 
     def to_json(self) -> dict[str, Any]:
         """Ranking with the class and totals; unknown values are null."""

@@ -62,7 +62,7 @@ def print_census(out: Console, census: Census, title: str) -> None:
             rate(row.class_rate),
             number(row.step_seconds * 1e3, 3),
             number(100 * row.step_seconds / census.span if census.span else math.nan),
-            _marks(row) + "kv" * reads_kv,
+            _marks(census, row) + "kv" * reads_kv,
         )
     out.print(table)
     for line in _census_notes(census):
@@ -138,11 +138,11 @@ def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> Non
 
 
 def _site(name: str) -> Text:
-    """A site that fits its column; a kernel's grid, which tells instances apart, survives the cut."""
-    if len(name) > SITE_WIDTH and name.endswith("]"):
-        kernel, _, grid = name.rpartition(" [")
-        kept = max(SITE_WIDTH - len(grid) - 3, 8)
-        name = f"{kernel[:kept]}… [{grid}"
+    """A site that fits its column. The end (grid, arguments, number) stays too: it tells instances apart."""
+    if len(name) > SITE_WIDTH:
+        grid = len(name) - name.rfind(" [") if name.endswith("]") else 0
+        tail = max(grid, SITE_WIDTH // 2 - 1)
+        name = f"{name[: max(SITE_WIDTH - tail - 1, 8)]}…{name[-tail:]}"
     return Text(name, overflow="ellipsis", no_wrap=True)
 
 
@@ -165,8 +165,8 @@ def _heading(what: str, title: str, *parts: str) -> str:
     return f"{what} of {title}: " + " · ".join(part for part in parts if part)
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def _count(number: int, thing: str, several: str = "") -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {several or thing + 's'}"
 
 
 def _steps_line(census: Census) -> str:
@@ -176,6 +176,7 @@ def _steps_line(census: Census) -> str:
         f"span {census.span * 1e3:.3f} ms, idle {census.idle * 1e3:.3f} ms\n"
         f"Σ durations {census.duration_sum * 1e3:.3f} ms, {between}"
         f"ledger closes to {census.closure_ns} ns"
+        + (f"\n{_count(census.outside, 'launch', 'launches')} outside the steps" if census.outside else "")
     )
 
 
@@ -183,8 +184,17 @@ def _over(nbytes: float, seconds: float) -> float:
     return nbytes / seconds if seconds > 0 else math.nan
 
 
-def _marks(row: SiteRow) -> str:
+def _above(census: Census, row: SiteRow) -> bool:
+    """Whether a site beats its class for a reason that is not flagged otherwise."""
+    if census.rate_class is None or not math.isfinite(row.bytes) or row.impossible or row.overlapped:
+        return False
+    return row.rate > census.rate_class.band(row.bytes)[1]
+
+
+def _marks(census: Census, row: SiteRow) -> str:
     marks = ""
+    if _above(census, row):
+        marks += "▲"
     if row.impossible:
         marks += "!"
     if row.overlapped:
@@ -213,6 +223,8 @@ def _census_notes(census: Census) -> Iterable[str]:
         legend.append("kv: bytes of the KV cache, not weights")
     if any(row.straggler for row in census.rows):
         legend.append("◄ under the class")
+    if any(_above(census, row) for row in census.rows):
+        legend.append("▲ above it: overlap hides launch cost, or the matrix is in cache")
     if any(row.overlapped for row in census.rows):
         legend.append("† exclusive rate above the peak by overlap")
     if any(row.impossible for row in census.rows):

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -258,6 +259,11 @@ class VariantNames:
             short = short or function_name(full).rsplit("::", 1)[-1] or f"kernel#{short_id}"
             function = function_name(full) if full else short
             parsed[short_id, full_id] = (short, full or short, function or short, label(full, short))
+        seen: Counter[str] = Counter()
+        for key, (short, full, function, text) in parsed.items():
+            seen[text] += 1
+            if seen[text] > 1:  # two templates whose labels are cut to the same text stay two sites
+                parsed[key] = (short, full, function, f"{text} #{seen[text]}")
         columns = [parsed[key] for key in keys]
         short_names, full_names, functions, labels = (tuple(column) for column in zip(*columns, strict=True))
         return cls(short_names, full_names, functions, labels, missing)

@@ -64,11 +64,10 @@ class _Slot:
     kv: float
 
 
-def from_names(trace: Trace, steps: Steps, reason: str = "") -> Traffic:
+def from_names(trace: Trace, steps: Steps) -> Traffic:
     """No bytes: sites are kernel names. The anatomy still works; rates are NaN."""
     slots = [_named(trace.names, v) for v in _variants(trace, steps)]
-    note = (reason,) if reason else ("no bytes given: rates are unknown; pass --model, --bytes or --manifest",)
-    return _traffic("none", slots, note)
+    return _traffic("none", slots)
 
 
 def from_model(
