@@ -17,6 +17,7 @@ from attrib.attribution import Attribution
 from attrib.device import GIGA, Roofline
 from attrib.errors import RefusedError
 from attrib.jsonout import document, whole
+from attrib.layers import layer_rates
 from attrib.roofline import RateClass, choose
 from attrib.traffic import STREAMING
 
@@ -227,7 +228,7 @@ def census(attribution: Attribution, rate_class: str | None = None, by: str = "s
         matched_share=matched,
         step_bytes=streamed,
         step_rate=step_rate,
-        layer_rates=_layer_rates(attribution),
+        layer_rates=layer_rates(attribution),
         impossible_step=impossible_step,
         traffic_source=attribution.traffic.source,
         by=by,
@@ -358,20 +359,6 @@ def _impossible(attribution: Attribution, mine: NDArray[np.bool_]) -> bool:
 
 def _divide(a: float, b: float) -> float:
     return a / b if b > 0 else np.nan
-
-
-def _layer_rates(attribution: Attribution) -> tuple[float, ...]:
-    traffic = attribution.traffic
-    streams = np.isfinite(traffic.weight_bytes) & (traffic.layer >= 0)
-    layers = np.unique(traffic.layer[streams])
-    if len(layers) < 2:
-        return ()
-    start = attribution.trace.kernels.start
-    first = [int(np.flatnonzero(streams & (traffic.layer == layer))[0]) for layer in layers]
-    begins = start[attribution.steps.rows[:, first]]
-    spans = np.median(np.diff(begins, axis=1), axis=0) * NS
-    nbytes = [float(traffic.weight_bytes[streams & (traffic.layer == layer)].sum()) for layer in layers[:-1]]
-    return tuple(_divide(b, float(s)) for b, s in zip(nbytes, spans, strict=True))
 
 
 def _warnings(

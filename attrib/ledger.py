@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from attrib.rowgroups import take
+
 BLOCK_LAUNCHES = 1 << 18
 """Launches handled at once: large enough for numpy, small enough to stay in cache and to add no memory."""
 
@@ -48,19 +50,10 @@ def close_rows(start: NDArray[np.int64], end: NDArray[np.int64], rows: NDArray[n
     )  # fmt: skip
     for first in range(0, steps, each):
         block = slice(first, first + each)
-        closed = close(_picked(start, rows[block]), _picked(end, rows[block]))
+        closed = close(*(take(column, rows[block].ravel()).reshape(-1, launches) for column in (start, end)))
         for name in ("duration", "exclusive", "span", "idle", "begin"):
             getattr(found, name)[block] = getattr(closed, name)
     return found
-
-
-def _picked(column: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`column[rows]`; a view where the rows, read step by step, are neighbours in order, as replays in a row are."""
-    flat = rows.ravel()
-    if flat[-1] - flat[0] == flat.size - 1 and np.all(flat[1:] > flat[:-1]):
-        return column[flat[0] : flat[-1] + 1].reshape(rows.shape)
-    picked: NDArray[np.int64] = column[rows]
-    return picked
 
 
 def close(start: NDArray[np.int64], end: NDArray[np.int64]) -> Ledger:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 from attrib.columns import KernelColumns
 from attrib.errors import NoDataError, RefusedError
 from attrib.periods import MIN_REPEATS, longest_repetition
+from attrib.rowgroups import Groups, group, neighbours, signatures, take
 from attrib.trace import PID_MASK, PID_SHIFT, Api, Ranges, Trace
 
 GRAPH_SHIFT = 32
@@ -52,24 +51,6 @@ class Steps:
         return int(self.rows.shape[1])
 
 
-@dataclass(frozen=True)
-class _Groups:
-    """Row numbers cut into consecutive groups: group g is `rows[begin[g]:begin[g + 1]]`."""
-
-    rows: NDArray[np.int64]
-    begin: NDArray[np.int64]
-
-    def sizes(self) -> NDArray[np.int64]:
-        return np.diff(self.begin)
-
-    def matrix(self, chosen: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-        begin = self.begin[:-1][chosen]
-        if np.all(np.diff(begin) == size):  # neighbours: a view, where picking would copy every row id
-            return self.rows[begin[0] : begin[-1] + size].reshape(len(chosen), size)
-        picked: NDArray[np.int64] = self.rows[begin[:, None] + np.arange(size)]
-        return picked
-
-
 def find_steps(
     trace: Trace,
     nvtx: str | None = None,
@@ -94,7 +75,7 @@ def find_steps(
     if trace.names.missing:
         warnings.append(f"{trace.names.missing} kernel variants have a name id that StringIds lacks; shown by id")
     created = trace.created_nodes()
-    if len(usable) < created and not np.any(_take(kernels.node, usable) >= 0):
+    if len(usable) < created and not np.any(take(kernels.node, usable) >= 0):
         warnings.append(
             f"incomplete capture: {created} graph nodes were created and {len(usable)} kernels recorded; "
             "record again with an nsys that knows this driver"
@@ -177,7 +158,7 @@ def _one_gpu(
             f"{np.unique(kernels.device[usable]).tolist()} and processes {pid.tolist()}"
         )
     usable = usable if wanted.all() else usable[wanted]
-    owner, gpu = _take(kernels.process, usable), _take(kernels.device, usable)
+    owner, gpu = take(kernels.process, usable), take(kernels.device, usable)
     if not np.any(owner != owner[0]) and not np.any(gpu != gpu[0]):
         return usable
     code = owner.astype(np.int64) << GRAPH_SHIFT | gpu.astype(np.int64) & NO_DEVICE
@@ -194,57 +175,6 @@ def _one_gpu(
     return chosen
 
 
-def _take(column: NDArray[Any], rows: NDArray[np.int64]) -> NDArray[Any]:
-    """`column[rows]` for distinct rows, without a copy when they are a run of neighbours in order."""
-    run = _run(rows)
-    return column[rows] if run is None else column[run]
-
-
-def _run(rows: NDArray[np.int64]) -> slice | None:
-    """The slice that distinct rows are, None where they are no run of neighbours in order."""
-    if not len(rows) or int(rows[-1]) - int(rows[0]) != len(rows) - 1 or np.any(rows[1:] < rows[:-1]):
-        return None
-    return slice(int(rows[0]), int(rows[-1]) + 1)
-
-
-def _group(rows: NDArray[np.int64], keys: Sequence[NDArray[np.int64]]) -> _Groups:
-    """Group rows by equal keys, groups by first appearance of their key in sorted order, rows in start order."""
-    if not _sorted(keys):
-        order = np.lexsort(tuple(reversed(keys)))
-        rows, keys = rows[order], [key[order] for key in keys]
-    change = np.zeros(len(rows), bool)
-    change[:1] = True
-    for key in keys:
-        change[1:] |= key[1:] != key[:-1]
-    return _Groups(rows, np.append(np.flatnonzero(change), len(rows)))
-
-
-def _sorted(keys: Sequence[NDArray[np.int64]]) -> bool:
-    """Whether the rows are in ascending order of the key tuple already, which saves sorting millions of rows."""
-    tied = np.ones(max(len(keys[0]) - 1, 0), bool)
-    for key in keys:
-        if np.any(tied & (key[1:] < key[:-1])):
-            return False
-        tied &= key[1:] == key[:-1]
-    return True
-
-
-def _signatures(groups: _Groups, place: NDArray[np.int64], variant: NDArray[np.int32]) -> NDArray[np.uint64]:
-    """(groups,) 64-bit hash of the multiset of (place, variant) in each group, equal whatever the order of rows.
-
-    `place` has one value per grouped row and is used up; `variant` has one per kernel row.
-    """
-    place <<= 24
-    place |= _take(variant, groups.rows)
-    mixed = place.view(np.uint64)
-    mixed += np.uint64(1)  # zero would hash to zero, and a step would equal one that lacks that launch
-    mixed *= np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(32)
-    return np.add.reduceat(mixed, groups.begin[:-1])
-
-
 def _graph_steps(
     kernels: KernelColumns,
     usable: NDArray[np.int64],
@@ -257,17 +187,17 @@ def _graph_steps(
     A replay is the launches with one (globalPid, correlationId, exec graph); correlation ids repeat across
     processes. Re-instantiated graphs get new exec ids, so sequences are compared by node index and variant.
     """
-    inside = _take(kernels.node, usable) >= 0
+    inside = take(kernels.node, usable) >= 0
     rows = usable if inside.all() else usable[inside]
     del inside  # the next arrays are as long as the trace
     if not len(rows):
         return None
-    groups = _group(
-        rows, (_take(kernels.process, rows), _take(kernels.correlation, rows), _take(kernels.node, rows) >> GRAPH_SHIFT)
+    groups = group(
+        rows, (take(kernels.process, rows), take(kernels.correlation, rows), take(kernels.node, rows) >> GRAPH_SHIFT)
     )
     executable = kernels.node[groups.rows[groups.begin[:-1]]] >> GRAPH_SHIFT
-    index = _take(kernels.node, groups.rows) & ((1 << GRAPH_SHIFT) - 1)
-    signature = _signatures(groups, index, kernels.variant)
+    index = take(kernels.node, groups.rows) & ((1 << GRAPH_SHIFT) - 1)
+    signature = signatures(groups, index, kernels.variant)
     wanted = np.ones(len(executable), bool) if graph is None else executable == graph
     if not wanted.any():
         return None
@@ -284,22 +214,22 @@ def _graph_steps(
         warnings.append(f"graph {other} takes more time with fewer replays; choose it with --graph {other}")
     size = int(sizes[chosen[0]])
     of_graph = np.isin(executable, graphs) & (signature != families[best])
-    for group in np.flatnonzero(of_graph):
-        cut = sizes[group] < size
+    for one in np.flatnonzero(of_graph):
+        cut = sizes[one] < size
         excluded["step cut short" if cut else "step with other launches"] += 1
     other_graphs = int(np.count_nonzero(~np.isin(executable, graphs)))
     if other_graphs:
         excluded["replay of another graph"] += other_graphs
     matrix = groups.matrix(chosen, size)
     order = np.argsort(kernels.start[matrix[:, 0]], kind="stable")
-    if _run(order) is None:
+    if neighbours(order) is None:
         matrix = matrix[order]
     return Steps("graph replays", _by_node(kernels, matrix), 0, 0, graphs=graphs)
 
 
 def _by_node(kernels: KernelColumns, matrix: NDArray[np.int64]) -> NDArray[np.int64]:
     """Order each step by node, so that a position means the same launch where overlap swapped two of them."""
-    node = _take(kernels.node, matrix.ravel()).reshape(matrix.shape)
+    node = take(kernels.node, matrix.ravel()).reshape(matrix.shape)
     if np.all(node[:, 1:] >= node[:, :-1]):
         return matrix
     return np.take_along_axis(matrix, np.argsort(node, axis=1, kind="stable"), axis=1)
@@ -351,7 +281,7 @@ def _nvtx_steps(
     rows = usable[steps >= 0]
     if not len(rows):
         raise NoDataError(f"no launch was issued inside the NVTX ranges that match {pattern!r}")
-    groups = _group(rows, (steps[steps >= 0],))
+    groups = group(rows, (steps[steps >= 0],))
     empty = step - len(groups.sizes())
     if empty:
         excluded["NVTX range without launches"] += empty
@@ -363,10 +293,10 @@ def _some_texts(ranges: Ranges) -> str:
     return ", ".join(repr(text) for text in common) or "no NVTX range at all"
 
 
-def _same_sequence(kernels: KernelColumns, groups: _Groups, source: str, excluded: Counter[str]) -> Steps:
+def _same_sequence(kernels: KernelColumns, groups: Groups, source: str, excluded: Counter[str]) -> Steps:
     """Keep the largest family of groups with the same launches in the same order."""
     place = np.arange(len(groups.rows)) - np.repeat(groups.begin[:-1], groups.sizes())
-    signature = _signatures(groups, place, kernels.variant)
+    signature = signatures(groups, place, kernels.variant)
     families, counts = np.unique(signature, return_counts=True)
     chosen = np.flatnonzero(signature == families[np.argmax(counts)])
     others = len(signature) - len(chosen)
@@ -380,7 +310,7 @@ def _same_sequence(kernels: KernelColumns, groups: _Groups, source: str, exclude
 
 def _pattern_steps(kernels: KernelColumns, usable: NDArray[np.int64]) -> Steps | None:
     """Repeats of the launch pattern that covers the most launches, begun where the largest idle gap precedes it."""
-    found = longest_repetition(_take(kernels.variant, usable))
+    found = longest_repetition(take(kernels.variant, usable))
     if found is None or found.length < len(usable) // 4:
         return None
     rows = usable[found.begin : found.begin + found.length]
@@ -397,7 +327,7 @@ def _drop_slow_first(kernels: KernelColumns, rows: NDArray[np.int64], excluded: 
     """Drop leading steps many times slower than the median: they are warm-up, not decode."""
     if len(rows) < MIN_REPEATS:
         return rows
-    end, start = (_take(column, rows.ravel()).reshape(rows.shape) for column in (kernels.end, kernels.start))
+    end, start = (take(column, rows.ravel()).reshape(rows.shape) for column in (kernels.end, kernels.start))
     spans = end.max(axis=1) - start.min(axis=1)
     limit = SLOW_FIRST * float(np.median(spans))
     first = 0
