@@ -87,8 +87,8 @@ def main() -> None:
         verdict=f"{'FALSE GAIN' if gain > 0 else 'FALSE BUILD'}: {100 * gain:+.2f} % from a step that leaves out "
         f"{100 * missing:.1f} % of its units; void whatever its sign",
         here=f"ffn_down's time changed by {100 * (unbounded.seconds / bounded.seconds - 1):+.1f} % where dropping work "
-        f"alone would give {100 * (computed - 1):+.1f} %; the rest is the prefetch kernel, which holds two units in "
-        "registers and so fits fewer blocks an SM",
+        f"alone would give {100 * (computed - 1):+.1f} %; the kernel changed too, from mmvq_v2 to mmvq_v2_pf with "
+        "half the blocks an SM, and its share of the difference is not separated",
         gb10="+3.0 % / +2.7 % on 7B for two days, voided: bitwise gates compared two builds with the same hole",
     ).show()
 
