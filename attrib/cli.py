@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +12,7 @@ import typer
 
 from attrib import cli_ab, cli_compare, cli_record
 from attrib.cli_guard import guarded
+from attrib.files import require_distinct
 
 if TYPE_CHECKING:
     from attrib.attribution import Attribution
@@ -103,6 +106,7 @@ def census(
     """
     from attrib import api, tables
 
+    require_distinct((csv, plot), [*traces, *filter(None, (rules, table, manifest))])
     options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
     results = [(path, api.census(a, rate_class, by)) for path, a in _attributions(traces, reader, options)]
     _outputs(results, csv, plot)
@@ -142,6 +146,7 @@ def stragglers(
     """
     from attrib import api, tables
 
+    require_distinct((csv, plot), [*traces, *filter(None, (rules, table, manifest))])
     options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
     results = [
         (path, api.stragglers(api.census(a, rate_class, by))) for path, a in _attributions(traces, reader, options)
@@ -182,6 +187,7 @@ def anatomy(
     """
     from attrib import api, tables
 
+    require_distinct((csv, plot), [*traces, *filter(None, (rules, table, manifest))])
     options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
     results = [(path, api.anatomy(a)) for path, a in _attributions(traces, reader, options)]
     if plot is not None:
@@ -300,4 +306,7 @@ cli_ab.register(app)
 
 def main() -> None:
     """Entry point."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for µ; it is no reason to fail
     app()

@@ -25,5 +25,9 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             sys.stderr.close()  # the reader of a pipe left; nothing is wrong
             raise typer.Exit(0) from None
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            typer.echo(f"attrib: {where}{error.strerror or error}", err=True)
+            raise typer.Exit(2) from error
 
     return run

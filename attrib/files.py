@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     The temporary name keeps the suffix, because writers choose their format by it. Raises RefusedError when the
     folder cannot be written.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise RefusedError(f"{path} is not a regular file and would be replaced; give another name")
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}-", suffix=path.suffix)
     except OSError as error:
@@ -41,6 +43,17 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """Write a table as CSV; unknown values are empty."""
     write_whole(path, lambda temporary: frame.to_csv(temporary, index=False))
+
+
+def require_distinct(outputs: Iterable[Path | None], inputs: Iterable[Path]) -> None:
+    """Raise RefusedError for an output that is an input (by whatever name) or is named twice."""
+    given = [path for path in outputs if path is not None]
+    for place, path in enumerate(given):
+        if any(path == other for other in given[:place]):
+            raise RefusedError(f"{path} is named for two outputs; give each a name of its own")
+        for source in inputs:
+            if path.exists() and source.exists() and path.samefile(source):
+                raise RefusedError(f"{path} is an input and would be overwritten; give another name")
 
 
 def numbered(path: Path, place: int, of: int) -> Path:

@@ -26,6 +26,8 @@ from attrib.errors import AttribError, JoinError, NoDataError, RefusedError
 from attrib.files import write_whole
 from attrib.jsonout import document
 
+MOST_NS = 1e15
+"""A step longer than this, eleven days, is no measurement."""
 SCHEMA = "attrib.gate/1"
 OK, REGRESSED, UNJUDGED = "ok", "regressed", "cannot judge"
 EXIT = {OK: 0, REGRESSED: 1, UNJUDGED: 2}
@@ -177,6 +179,8 @@ def read_windows(run: Path) -> list[float]:
         return []
     try:
         windows = [window["step_ns"] for window in json.loads(path.read_text(encoding="utf-8"))["windows"]]
+        if not all(type(ns) in (int, float) and 0 < ns < MOST_NS for times in windows for ns in times):
+            raise ValueError("a step time is not a positive number of ns")
         return [sum(times) / len(times) / 1e6 for times in windows]
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError) as error:
         raise NoDataError(f"{path} holds no windows that can be read ({error}); record the run again") from error

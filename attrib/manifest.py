@@ -118,7 +118,7 @@ def load(path: Path) -> Manifest:
         raise JoinError(f"manifest {path} has schema {found!r}; this version reads {SCHEMA!r}")
     try:
         return _parse(document)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise JoinError(f"manifest {path} has a missing or wrong field: {error}") from error
 
 
@@ -180,13 +180,13 @@ def _count(fields: dict[str, Any], key: str, default: int | None = None) -> int:
 
 
 def _whole(value: Any, key: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{key} is {value!r}, not a whole number from 0 up")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ValueError(f"{key} is {str(value)[:40]}, not a whole number from 0 to 2^63")
     return value
 
 
 def _number(fields: dict[str, Any], key: str) -> float:
     value = fields[key]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
-        raise ValueError(f"{key} is {value!r}, not a number from 0 up")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e18:
+        raise ValueError(f"{key} is {str(value)[:40]}, not a number from 0 to 1e18")
     return float(value)

@@ -168,7 +168,7 @@ def _launch_counts(axes: Any, found: Sequence[Anatomy], names: Sequence[str], sh
         label = "launches per step" + (f", {shortened(names[n])}" if len(found) > 1 else "")
         axes.barh(places, launches, height=width * 0.9, color=shade, edgecolor="black", lw=0.5, label=label)
         axes.barh(places, short, height=width * 0.45, color="black", label="of these under 2 µs" if n == 0 else None)
-        most = max(most, *launches)
+        most = max([most, *launches])
         for place, total, under in zip(places, launches, short, strict=True):
             axes.text(total + most * 0.008, place, f"{total} ({under} < 2 µs)", va="center", fontsize=8)
     axes.set_yticks(range(len(categories)), categories)

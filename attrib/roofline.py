@@ -20,6 +20,7 @@ from attrib.measured import load_roofline
 
 ROOFLINE_TOLERANCE = 0.03
 """A roofline's band is its rate ± this share: repeated measurements of one matrix differ by less."""
+MOST_GBPS = 1e9
 KEYWORDS = ("table", "measured", "fit")
 
 
@@ -92,7 +93,7 @@ def parse_band(text: str) -> Band:
         lo, hi = (float(v) for v in match.groups()) if match else (0.0, 0.0)
     except ValueError:
         lo, hi = 0.0, 0.0
-    if not 0 < lo <= hi:
+    if not 0 < lo <= hi < MOST_GBPS:
         raise RefusedError(
             f"class {text!r} is not LO:HI in GB/s with 0 < LO <= HI, for example 220:225, "
             f"nor one of {', '.join(KEYWORDS)}"

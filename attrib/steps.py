@@ -220,11 +220,30 @@ def _graph_steps(
     other_graphs = int(np.count_nonzero(~np.isin(executable, graphs)))
     if other_graphs:
         excluded["replay of another graph"] += other_graphs
+    _warn_of_company(kernels, groups, signature, counts, warnings)
     matrix = groups.matrix(chosen, size)
     order = np.argsort(kernels.start[matrix[:, 0]], kind="stable")
     if neighbours(order) is None:
         matrix = matrix[order]
     return Steps("graph replays", _by_node(kernels, matrix), 0, 0, graphs=graphs)
+
+
+def _warn_of_company(
+    kernels: KernelColumns,
+    groups: Groups,
+    signature: NDArray[np.uint64],
+    counts: NDArray[np.int64],
+    warnings: list[str],
+) -> None:
+    """Say when a step may be more than one replay: graphs that take turns, or one launch of several graphs."""
+    if len(counts) > 1 and np.count_nonzero(counts == counts.max()) > 1 and counts.max() >= MIN_REPEATS:
+        warnings.append("another graph is replayed as often: a step may be several replays (see --graph, --nvtx)")
+    calls = groups.rows[groups.begin[:-1]]
+    same = (kernels.correlation[calls[1:]] == kernels.correlation[calls[:-1]]) & (
+        kernels.process[calls[1:]] == kernels.process[calls[:-1]]
+    )
+    if np.any(same & (kernels.correlation[calls[1:]] >= 0)):
+        warnings.append("one graph launch holds nodes of several graphs (child graphs): they count as replays of each")
 
 
 def _by_node(kernels: KernelColumns, matrix: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -256,22 +275,7 @@ def _nvtx_steps(
     owner = int(kernels.processes[kernels.process[usable[0]]])
     if owner >= 0:
         matches &= (ranges.process == owner) | (ranges.process < 0)
-    step_of_call = np.full(len(api.start), -1, np.int64)
-    step = 0
-    for process in np.unique(ranges.process[matches]):
-        calls = np.flatnonzero((api.process == process) | (process < 0))
-        busy_until = -1
-        for i in np.flatnonzero(matches & (ranges.process == process)):
-            begin, end = int(ranges.start[i]), int(ranges.end[i])
-            if end < 0:
-                excluded["NVTX range without an end"] += 1
-                continue
-            if begin < busy_until:
-                continue
-            busy_until = end
-            lo, hi = np.searchsorted(api.start[calls], (begin, end))
-            step_of_call[calls[lo:hi]] = step
-            step += 1
+    step_of_call, step = _step_of_call(ranges, matches, api, owner, excluded)
     keys = np.rec.fromarrays([api.process, api.correlation])
     order = np.argsort(keys, kind="stable")
     mine = np.rec.fromarrays([kernels.processes[kernels.process[usable]], kernels.correlation[usable]])
@@ -286,6 +290,37 @@ def _nvtx_steps(
     if empty:
         excluded["NVTX range without launches"] += empty
     return _same_sequence(kernels, groups, f"NVTX {pattern}", excluded)
+
+
+def _step_of_call(
+    ranges: Ranges, matches: NDArray[np.bool_], api: Api, owner: int, excluded: Counter[str]
+) -> tuple[NDArray[np.int64], int]:
+    """(calls,) the step each API call belongs to, -1 for none, and the number of steps.
+
+    Ranges nest per thread. A call belongs to the range around it on its own thread; a call from a thread without
+    such ranges (a worker that launches for another) to the range of the process that was open at that time.
+    """
+    open_ranges: list[tuple[int, int, int]] = []
+    for thread in np.unique(ranges.thread[matches]):
+        busy_until = -1
+        for i in np.flatnonzero(matches & (ranges.thread == thread)):
+            begin, end = int(ranges.start[i]), int(ranges.end[i])
+            if end < 0:
+                excluded["NVTX range without an end"] += 1
+            elif begin >= busy_until:
+                busy_until = end
+                open_ranges.append((begin, end, int(thread)))
+    open_ranges.sort()
+    found = np.full(len(api.start), -1, np.int64)
+    marked = {thread for _, _, thread in open_ranges}
+    by_thread = {thread: np.flatnonzero(api.thread == thread) for thread in marked}
+    others = np.flatnonzero(~np.isin(api.thread, list(marked)) & ((api.process == owner) | (owner < 0)))
+    for step, (begin, end, thread) in enumerate(open_ranges):
+        for calls in (by_thread[thread], others):
+            lo, hi = np.searchsorted(api.start[calls], (begin, end))
+            inside = calls[lo:hi]
+            found[inside[found[inside] < 0]] = step
+    return found, len(open_ranges)
 
 
 def _some_texts(ranges: Ranges) -> str:

@@ -68,6 +68,7 @@ class Ranges:
     start: NDArray[np.int64]
     end: NDArray[np.int64]
     process: NDArray[np.int64]
+    thread: NDArray[np.int64]
     text: tuple[str, ...]
 
 
@@ -77,6 +78,7 @@ class Api:
 
     start: NDArray[np.int64]
     process: NDArray[np.int64]
+    thread: NDArray[np.int64]
     correlation: NDArray[np.int64]
 
 
@@ -125,18 +127,20 @@ class Trace:
         if not self.schema.has(sch.RUNTIME, "start"):
             return None
         value = self.query(f"SELECT MIN(start) FROM {sch.RUNTIME}")[0][0]
-        return None if value is None else int(value)
+        if value is not None and not isinstance(value, int):
+            raise SchemaError(f"{self.path}: table {sch.RUNTIME}, column start holds {value!r}, which is no integer")
+        return value
 
     def api(self) -> Api:
         """API rows with a correlation id, by start. Driver calls are in the same table as runtime calls."""
         if not self.schema.has(sch.RUNTIME, "start", "globalTid", "correlationId"):
-            return Api(*(np.empty(0, np.int64) for _ in range(3)))
+            return Api(*(np.empty(0, np.int64) for _ in range(4)))
         rows = self.query(
             f"SELECT start, globalTid, correlationId FROM {sch.RUNTIME} WHERE correlationId > 0 AND globalTid NOT NULL "
             "ORDER BY start"
         )
         start, thread, correlation = _columns(rows, 3)
-        return Api(start, thread & THREAD_MASK, correlation)
+        return Api(start, thread & THREAD_MASK, thread, correlation)
 
     @cached_property
     def copies(self) -> Copies:
@@ -157,7 +161,7 @@ class Trace:
         have = self.schema.tables.get(sch.NVTX, frozenset())
         if not {"start", "end"} <= have:
             empty = np.empty(0, np.int64)
-            return Ranges(empty, empty, empty, ())
+            return Ranges(empty, empty, empty, empty, ())
         inline = "n.text" if "text" in have else "NULL"
         interned = "s.value" if "textId" in have else "NULL"
         join = "LEFT JOIN StringIds s ON s.id = n.textId" if "textId" in have else ""
@@ -168,7 +172,7 @@ class Trace:
             f'FROM {sch.NVTX} n {join} {kinds} ORDER BY n.start, n."end" DESC'
         )
         start, end, tid = _columns([row[:3] for row in rows], 3)
-        return Ranges(start, end, np.where(tid < 0, tid, tid & THREAD_MASK), tuple(str(row[3]) for row in rows))
+        return Ranges(start, end, np.where(tid < 0, tid, tid & THREAD_MASK), tid, tuple(str(row[3]) for row in rows))
 
     def created_nodes(self) -> int:
         """Graph nodes whose creation was recorded: far more of them than kernels means a capture cut short."""
@@ -232,8 +236,15 @@ class Trace:
         if not rows:
             return None
         number, name, bus, sms, bandwidth, warps, per_warp = rows[0]
-        threads = warps * per_warp if warps and per_warp else np.nan
-        return Gpu(int(number), str(name), str(bus or ""), sms or np.nan, float(bandwidth or np.nan), threads)
+        try:
+            threads = float(warps * per_warp) if warps and per_warp else np.nan
+            return Gpu(
+                int(number), str(name), str(bus or ""), float(sms or np.nan), float(bandwidth or np.nan), threads
+            )
+        except (TypeError, ValueError) as error:
+            raise SchemaError(
+                f"{self.path}: table {sch.GPU} holds text where nsys writes a number ({error})"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -345,5 +356,8 @@ def _unreadable(path: Path, error: Exception) -> AttribError:
 
 
 def _columns(rows: Iterable[tuple[Any, ...]], width: int) -> list[NDArray[np.int64]]:
-    table = np.array(list(rows), dtype=np.int64).reshape(-1, width)
+    try:
+        table = np.array(list(rows), dtype=np.int64).reshape(-1, width)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise SchemaError(f"a table holds text or an empty value where nsys writes an integer ({error})") from error
     return [np.ascontiguousarray(table[:, i]) for i in range(width)]

@@ -22,6 +22,7 @@ from attrib.steps import Steps
 from attrib.trace import Trace, VariantNames
 
 F16_BYTES = 2
+MOST_BYTES = 1e15  # more than any GPU holds: a unit mistaken
 STREAMING = "weight streaming"
 GATHERED = ("embed", "token_embd")
 """Roles that read single rows of a table: their bytes are real, a streaming rate of them is not."""
@@ -187,16 +188,21 @@ def _read_table(table: Path) -> list[_Entry]:
         with table.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             rows = [(reader.line_num, row) for row in reader]
+            header = list(reader.fieldnames or ())
     except OSError as error:
         raise JoinError(f"byte table {table} cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise JoinError(f"byte table {table} is not CSV text: {error}") from error
+    if len(set(header)) < len(header):
+        raise JoinError(f"byte table {table} names a column twice in its first line: {', '.join(header)}")
     entries: list[_Entry] = []
     for line, row in rows:
         try:
+            if None in row:
+                raise ValueError("more fields than columns; write numbers without thousands separators")
             grid = _grid(row.get("grid") or "")
             nbytes = float(row["bytes"] or "")
-            if not (np.isfinite(nbytes) and nbytes > 0):
+            if not 0 < nbytes < MOST_BYTES:
                 raise ValueError(f"bytes {row['bytes']!r} is not a positive number")
             pattern = re.compile(row["kernel"] or "")
             if not pattern.pattern:

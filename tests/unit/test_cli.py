@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,3 +130,13 @@ def test_the_command_line_is_the_api(attrib: Attrib, step: tuple[Path, str, Path
         ("anatomy", api.anatomy(trace, manifest=manifest)),
     ):
         assert attrib(command, *step, "--json").json() == result.to_json()
+
+
+def test_an_ascii_terminal_shows_question_marks_and_no_traceback(tmp_path: Path) -> None:
+    trace, manifest = small_step.write(tmp_path)
+    command = [sys.executable, "-m", "attrib", "census", str(trace), "--manifest", str(manifest)]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0
+    assert "ffn_down/q4_K" in done.stdout
+    assert done.stderr == ""

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from attrib.errors import RefusedError
-from attrib.files import numbered, write_csv, write_whole
+from attrib.files import numbered, require_distinct, write_csv, write_whole
 
 
 def listing(folder: Path) -> list[str]:
@@ -77,3 +77,21 @@ def test_unknown_values_are_empty_in_csv(tmp_path: Path) -> None:
 def test_several_results_are_numbered() -> None:
     assert numbered(Path("out/a.png"), 0, 1) == Path("out/a.png")
     assert [numbered(Path("out/a.b.png"), i, 2).name for i in range(2)] == ["a.b-1.png", "a.b-2.png"]
+
+
+def test_a_device_or_pipe_is_never_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(RefusedError, match=r"pipe\.csv is not a regular file"):
+        write_whole(tmp_path / "pipe.csv", lambda path: path.write_text("x"))
+    assert (tmp_path / "pipe.csv").is_fifo()
+
+
+def test_an_output_is_no_input_and_named_once(tmp_path: Path) -> None:
+    source, link = tmp_path / "trace.sqlite", tmp_path / "link.csv"
+    source.write_text("t")
+    link.hardlink_to(source)
+    require_distinct((None, tmp_path / "new.csv"), [source])
+    with pytest.raises(RefusedError, match=r"link\.csv is an input"):
+        require_distinct((link, None), [source])
+    with pytest.raises(RefusedError, match="named for two outputs"):
+        require_distinct((tmp_path / "x", tmp_path / "x"), [])

@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from attrib.errors import RefusedError
-from attrib.gate import OK, REGRESSED, UNJUDGED, parse_bar
+from attrib.errors import NoDataError, RefusedError
+from attrib.gate import OK, REGRESSED, UNJUDGED, parse_bar, read_windows
 from tests.conftest import Attrib
 from tests.helpers import data
 from tests.helpers.nsysgen import GB10, Trace
@@ -230,3 +230,10 @@ def test_bars(text: str, bar: float) -> None:
 def test_bars_that_are_none(text: str) -> None:
     with pytest.raises(RefusedError, match="--bar"):
         parse_bar(text)
+
+
+@pytest.mark.parametrize("value", [float("nan"), 0, -5, True, 1e300, "5"])
+def test_untraced_windows_that_are_no_times_cannot_be_judged(tmp_path: Path, value: object) -> None:
+    (tmp_path / "bench.json").write_text(json.dumps({"windows": [{"step_ns": [value, 1000]}] * 3}))
+    with pytest.raises(NoDataError, match="holds no windows that can be read"):
+        read_windows(tmp_path)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from attrib.errors import NoDataError
-from attrib.steps import find_steps
+from attrib.steps import _step_of_call, find_steps
+from attrib.trace import Api, Ranges
 from tests.helpers.nsysgen import H200, Kernel
 from tests.helpers.recording import Recording, account
 
@@ -82,3 +86,22 @@ def test_nvtx_without_ranges_and_without_launches_inside(recording: Recording, t
     recording.process.nvtx("x", recording.at + 50_000, recording.at + 60_000)
     with pytest.raises(NoDataError, match="no launch was issued inside the NVTX ranges"):
         find_steps(recording.open(tmp_path), nvtx="x")
+
+
+def columns(*values: int) -> NDArray[np.int64]:
+    return np.array(values, np.int64)
+
+
+def test_ranges_of_two_threads_overlap_without_nesting() -> None:
+    """Each thread's calls go to its own range; a worker without ranges belongs to the one that is open."""
+    pid, one, two, worker = 1 << 24, (1 << 24) + 1, (1 << 24) + 2, (1 << 24) + 3
+    begin, end = columns(0, 5, 40, 45), columns(30, 35, 70, 75)
+    ranges = Ranges(begin, end, columns(*[pid] * 4), columns(one, two, one, two), ())
+    calls = [(1, one), (6, two), (10, one), (20, two), (25, worker), (41, one), (46, two), (60, worker), (90, one)]
+    starts, threads = zip(*calls, strict=True)
+    api = Api(columns(*starts), columns(*[pid] * 9), columns(*threads), columns(*range(9)))
+    excluded: Counter[str] = Counter()
+    found, steps = _step_of_call(ranges, np.ones(4, bool), api, pid, excluded)
+    assert steps == 4
+    assert found.tolist() == [0, 1, 0, 1, 0, 2, 3, 2, -1]
+    assert not excluded

@@ -261,3 +261,18 @@ def test_given_rules_replace_the_built_in_ones(tmp_path: Path) -> None:
     assert found.kv_bytes[48] == 2 * 8 * 128 * 2 * 3
     with pytest.raises(RefusedError, match="give --model too"):
         api.attribution(trace, rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kernel,bytes\ngemv_q4,2,000,000\n", "more fields than columns"),
+        ("kernel,bytes,bytes\ngemv_q4,2,3\n", "names a column twice"),
+        ("kernel,bytes\ngemv_q4,1e300\n", "not a positive number"),
+    ],
+)
+def test_a_table_that_could_be_misread_is_refused(trace: Path, tmp_path: Path, text: str, said: str) -> None:
+    table = tmp_path / "bytes.csv"
+    table.write_text(text)
+    with pytest.raises(JoinError, match=said):
+        api.attribution(trace, table=table)
