@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -104,7 +105,7 @@ def census(
 
     Example: attrib census trace.sqlite --model qwen2.5-14b:q4_k_m
     """
-    from attrib import api, tables
+    from attrib import api
 
     require_distinct((csv, plot), [*traces, *filter(None, (rules, table, manifest))])
     options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
@@ -113,6 +114,8 @@ def census(
     if as_json:
         _print_json([result.to_json() for _, result in results])
         return
+    from attrib import tables
+
     for path, result in results:
         tables.print_census(tables.console(), result, path.name)
 
@@ -144,7 +147,7 @@ def stragglers(
 
     Example: attrib stragglers trace.sqlite --model qwen2.5-14b:q4_k_m --class 220:225
     """
-    from attrib import api, tables
+    from attrib import api
 
     require_distinct((csv, plot), [*traces, *filter(None, (rules, table, manifest))])
     options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
@@ -155,6 +158,8 @@ def stragglers(
     if as_json:
         _print_json([result.to_json() for _, result in results])
         return
+    from attrib import tables
+
     for path, result in results:
         tables.print_stragglers(tables.console(), result, path.name)
 
@@ -185,7 +190,7 @@ def anatomy(
     Two traces of one build at two KV lengths make a KV-growth pair.
     Example: attrib anatomy tg16.sqlite d3254.sqlite --plot growth.png
     """
-    from attrib import api, tables
+    from attrib import api
 
     require_distinct((csv, plot), [*traces, *filter(None, (rules, table, manifest))])
     options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
@@ -200,6 +205,8 @@ def anatomy(
     if as_json:
         _print_json([result.to_json() for _, result in results])
         return
+    from attrib import tables
+
     tables.print_anatomy(tables.console(), [(path.name, result) for path, result in results])
     if len(results) == 2:
         tables.print_growth(tables.console(), results[0][1], results[1][1])
@@ -274,12 +281,14 @@ def _options(
 
 def _attributions(traces: list[Path], reader: str, options: dict[str, Any]) -> list[tuple[Path, Attribution]]:
     """Read every trace, with a progress bar on a terminal."""
-    from rich.progress import track
+    from attrib import api
 
-    from attrib import api, tables
+    shown: Iterable[Path] = traces
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import track
 
-    out = tables.console(stderr=True)
-    shown = track(traces, description="reading", console=out, transient=True, disable=not out.is_terminal)
+        shown = track(traces, description="reading", console=Console(stderr=True), transient=True)
     return [(path, api.attribution(path, reader, **options)) for path in shown]
 
 
