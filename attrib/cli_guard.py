@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -23,7 +24,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             typer.echo(f"attrib: {error}", err=True)
             raise typer.Exit(2) from error
         except BrokenPipeError:
-            sys.stderr.close()  # the reader of a pipe left; nothing is wrong
+            # the reader of a pipe left, nothing is wrong; what is still buffered must not fail at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""

@@ -21,10 +21,17 @@ SITE_WIDTH = 31
 
 def console(stderr: bool = False) -> Console:
     """A console at least 100 columns wide that writes no colour into a pipe."""
-    found = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    found = _Console(stderr=stderr, highlight=False, soft_wrap=False)
     if not found.is_terminal:
-        found = Console(stderr=stderr, highlight=False, width=WIDTH, no_color=True)
+        found = _Console(stderr=stderr, highlight=False, width=WIDTH, no_color=True)
     return found
+
+
+class _Console(Console):
+    """A console that lets a closed pipe reach the command's guard; rich itself would exit with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
 
 
 def number(value: float, digits: int = 1) -> str:

@@ -140,3 +140,15 @@ def test_an_ascii_terminal_shows_question_marks_and_no_traceback(tmp_path: Path)
     assert done.returncode == 0
     assert "ffn_down/q4_K" in done.stdout
     assert done.stderr == ""
+
+
+def test_a_reader_that_leaves_is_no_failure(tmp_path: Path) -> None:
+    trace, manifest = small_step.write(tmp_path)
+    command = [sys.executable, "-m", "attrib", "census", str(trace), "--manifest", str(manifest)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
