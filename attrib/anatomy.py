@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from attrib.attribution import Attribution
 from attrib.categories import COPIES, IDLE, order
 from attrib.jsonout import document
-from attrib.ledger import idle_under_copies
+from attrib.ledger import NS, idle_under_copies
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "attrib.anatomy/1"
-NS = 1e-9
 SHORT_NS = 2000
 """A launch shorter than this is mostly launch cost."""
 

@@ -261,7 +261,7 @@ def require_kernels(trace: Trace) -> None:
         about = [line.strip() for line in notes.splitlines() if re.search(r"CUDA|CUPTI", line)]
         if about:
             raise NoDataError(f"nsys recorded no kernel and noted: {about[-1][:200]}")
-    sch.require_kernels(trace.schema, 0, trace.count(sch.GRAPH_TRACE), trace.path)
+    raise sch.without_kernels(trace.schema, trace.count(sch.GRAPH_TRACE), trace.path)
 
 
 def check_decode(attribution: Attribution, manifest: Manifest, steps: int) -> Completeness:

@@ -18,6 +18,7 @@ from attrib.device import GIGA, Roofline
 from attrib.errors import RefusedError
 from attrib.jsonout import document, whole
 from attrib.layers import layer_rates
+from attrib.ledger import NS
 from attrib.roofline import RateClass, choose
 from attrib.traffic import STREAMING
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "attrib.census/1"
 BY = ("site", "kernel", "layer")
-NS = 1e-9
 ROUNDING = 1e-9
 """A rate at the very edge of the class is in it, whatever the last bit of a division says."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from io import TextIOWrapper
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attrib import cli_ab, cli_compare, cli_record
-from attrib.cli_guard import guarded
+from attrib.cli_guard import guarded, print_json
 from attrib.files import require_distinct
 
 if TYPE_CHECKING:
@@ -112,7 +111,7 @@ def census(
     results = [(path, api.census(a, rate_class, by)) for path, a in _attributions(traces, reader, options)]
     _outputs(results, csv, plot)
     if as_json:
-        _print_json([result.to_json() for _, result in results])
+        _print_all([result.to_json() for _, result in results])
         return
     from attrib import tables
 
@@ -156,7 +155,7 @@ def stragglers(
     ]
     _outputs(results, csv, plot)
     if as_json:
-        _print_json([result.to_json() for _, result in results])
+        _print_all([result.to_json() for _, result in results])
         return
     from attrib import tables
 
@@ -203,7 +202,7 @@ def anatomy(
         plot_anatomy([r for _, r in results], str(plot), anchors if distinct else [path.name for path, _ in results])
     _outputs(results, csv, None)
     if as_json:
-        _print_json([result.to_json() for _, result in results])
+        _print_all([result.to_json() for _, result in results])
         return
     from attrib import tables
 
@@ -228,7 +227,7 @@ def info(
 
     found = describe(open_trace(trace))
     if as_json:
-        _print_json([found.to_json()])
+        _print_all([found.to_json()])
         return
     tables.print_info(tables.console(), found)
 
@@ -250,7 +249,7 @@ def demo(
 
     found = demonstration.bundled(out) if recorded else demonstration.run(out, lambda text: typer.echo(text, err=True))
     if as_json:
-        _print_json([found.census.to_json(), found.stragglers.to_json(), *(a.to_json() for _, a in found.anatomies)])
+        _print_all([found.census.to_json(), found.stragglers.to_json(), *(a.to_json() for _, a in found.anatomies)])
         return
     console = tables.console()
     tables.print_census(console, found.census, found.title)
@@ -302,10 +301,10 @@ def _outputs(results: list[tuple[Path, Any]], csv: Path | None, plot: Path | Non
             result.plot(str(numbered(plot, place, len(results))))
 
 
-def _print_json(documents: list[dict[str, Any]]) -> None:
+def _print_all(documents: list[dict[str, Any]]) -> None:
     """One object; several traces give one object with a list."""
     body = documents[0] if len(documents) == 1 else {"schema": "attrib.list/1", "results": documents}
-    typer.echo(json.dumps(body, indent=1, allow_nan=False, ensure_ascii=False))
+    print_json(body)
 
 
 cli_record.register(app)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attrib.cli_guard import guarded
+from attrib.cli_guard import guarded, print_json
 
 if TYPE_CHECKING:
     from attrib.ab import Comparison, Leg
@@ -81,7 +80,7 @@ def ab(
     plan = Plan(anchor, base, new, parse_bar(bar), tuple(guard or ()), site, pairs, repeats, gpu, timeout)
     found = run(plan, out, lambda text: typer.echo(text, err=True))
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         _print_comparison(found)
     if found.broken:
@@ -157,7 +156,7 @@ def lever_new(
         name, question, mechanism, parse_bar(bar), tuple(anchor), base, new, tuple(guard or ()), site, gates
     )  # fmt: skip
     lever = write(out, written, veto)
-    _print_json(lever.to_json()) if as_json else typer.echo(page(lever))
+    print_json(lever.to_json()) if as_json else typer.echo(page(lever))
 
 
 def lever_run(
@@ -175,7 +174,7 @@ def lever_run(
     from attrib.lever import page, run
 
     lever = run(out, name, pairs, gpu, timeout, lambda text: typer.echo(text, err=True))
-    _print_json(lever.to_json()) if as_json else typer.echo(page(lever))
+    print_json(lever.to_json()) if as_json else typer.echo(page(lever))
 
 
 def lever_show(
@@ -191,11 +190,11 @@ def lever_show(
 
     if name is not None:
         lever = load(out, name)
-        _print_json(lever.to_json()) if as_json else typer.echo(page(lever))
+        print_json(lever.to_json()) if as_json else typer.echo(page(lever))
         return
     levers = load_all(out)
     if as_json:
-        _print_json({"schema": "attrib.levers/1", "levers": [lever.to_json() for lever in levers]})
+        print_json({"schema": "attrib.levers/1", "levers": [lever.to_json() for lever in levers]})
         return
     if not levers:
         typer.echo("no lever is written yet; `attrib lever new` writes one")
@@ -220,7 +219,7 @@ def occupancy(
     nbytes = parse_bytes(shared) if shared else 0
     found = count(find_device(device), block, registers, nbytes, units)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "schema": "attrib.occupancy/1", "device": found.device, "block": block, "units": units,
                 "registers": registers or None, "shared_bytes": nbytes or None, "blocks_per_sm": found.blocks,
@@ -258,7 +257,7 @@ def streamed_bytes(
     known = find_device(device) if device else None
     found = streaming(nbytes, known, rate, measured * 1e9 if measured > 0 else math.nan)
     if as_json:
-        _print_json(
+        print_json(
             document(
                 {
                     "schema": "attrib.bytes/1", "bytes": nbytes, "class": found.source,
@@ -294,7 +293,7 @@ def reread(
 
     sides = [count(rows, cols, quant, per_warp, act, stride) for per_warp in (before, after)]
     if as_json:
-        _print_json({"schema": "attrib.reread/1", "from": _reread_json(sides[0]), "to": _reread_json(sides[1])})
+        print_json({"schema": "attrib.reread/1", "from": _reread_json(sides[0]), "to": _reread_json(sides[1])})
         return
     for per_warp, found in zip((before, after), sides, strict=True):
         typer.echo(f"{per_warp} rows a warp: {found.warps} warps × {found.act_bytes / 1e3:.1f} KB = "
@@ -306,7 +305,3 @@ def _reread_json(found: Reread) -> dict[str, Any]:
         "warps": found.warps, "act_bytes": found.act_bytes, "total_bytes": found.total,
         "weight_bytes": found.weight_bytes, "per_weight_byte": found.ratio,
     }  # fmt: skip
-
-
-def _print_json(body: dict[str, Any]) -> None:
-    typer.echo(json.dumps(body, indent=1, allow_nan=False, ensure_ascii=False))

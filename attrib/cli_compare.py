@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attrib.cli_guard import guarded
+from attrib.cli_guard import guarded, print_json
 
 if TYPE_CHECKING:
     from attrib.compare_sides import Loaded
@@ -114,7 +113,7 @@ def compare(
     if plot is not None:
         found.plot(str(plot))
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
         return
     compare_tables.print_comparison(tables.console(), found)
 
@@ -133,7 +132,7 @@ def _devices(a: Path, b: Path, reader: str, as_json: bool, csv: Path | None, plo
     if csv is not None:
         write_csv(found.to_pandas(), csv)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
         return
     compare_tables.print_devices(tables.console(), found)
 
@@ -179,12 +178,8 @@ def gate(
     if junit is not None:
         gates.write_junit(found, junit)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         compare_tables.print_gate(tables.console(), found)
     if found.exit_code:
         raise typer.Exit(found.exit_code)
-
-
-def _print_json(body: dict[str, Any]) -> None:
-    typer.echo(json.dumps(body, indent=1, allow_nan=False, ensure_ascii=False))

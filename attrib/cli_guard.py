@@ -1,7 +1,8 @@
-"""What every command does with an expected failure: one sentence on stderr and exit code 2. A leaf."""
+"""What every command shares: how it prints JSON, and one sentence and exit code 2 for an expected failure. A leaf."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,6 +12,11 @@ from typing import Any
 import typer
 
 from attrib.errors import AttribError
+
+
+def print_json(body: dict[str, Any]) -> None:
+    """Print one JSON object; `allow_nan` is off, so an unknown that was not made null is an error here."""
+    typer.echo(json.dumps(body, indent=1, allow_nan=False, ensure_ascii=False))
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from attrib.cli_guard import guarded
+from attrib.cli_guard import guarded, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -50,7 +49,7 @@ def record(
 
     found = make(parse_target(anchor), build, out, steps, windows, timeout, progress)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
         return
     console = tables.console()
     tables.print_census(console, found.census, found.folder.name)
@@ -79,7 +78,7 @@ def doctor(out: RunsOption = RUNS, as_json: JsonOption = False) -> None:
 
     found = diagnose(out)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         table = _table(("what", "left"), ("needed for", "left"), ("", "left"), ("found, and what to do", "left"))
         for check in found.checks:
@@ -106,7 +105,7 @@ def roofline(
 
     found = measure(gpu, timeout)
     if as_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
         return
     typer.echo(f"{found.device}: t0 {found.t0 * 1e6:.2f} µs, BW {found.bandwidth / 1e9:.0f} GB/s")
     typer.echo(f"{'MB':>10} {'µs':>10} {'GB/s':>8} {'fit':>8}")
@@ -134,7 +133,7 @@ def scrub(
 
     report = make(source, target, drop_nvtx=drop_nvtx, force=force)
     if as_json:
-        _print_json(report.to_json())
+        print_json(report.to_json())
         return
     table = _table(("table", "left"), ("rows", "right"), ("values", "right"), ("removed", "left"))
     constants = [removal for removal in report.removed if removal.reason == CONSTANTS]
@@ -167,7 +166,3 @@ def _add(table: Table, *cells: str) -> None:
     from rich.text import Text
 
     table.add_row(*(Text(cell) for cell in cells))
-
-
-def _print_json(body: dict[str, Any]) -> None:
-    typer.echo(json.dumps(body, indent=1, allow_nan=False, ensure_ascii=False))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attrib.attribution import Attribution
-
-NS = 1e-9
+from attrib.ledger import NS
 
 
 def layer_rates(attribution: Attribution) -> tuple[float, ...]:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from attrib.rowgroups import take
 
+NS = 1e-9
+"""Seconds in a nanosecond, the unit of a ledger."""
 BLOCK_LAUNCHES = 1 << 18
 """Launches handled at once: large enough for numpy, small enough to stay in cache and to add no memory."""
 

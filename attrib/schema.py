@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from attrib.errors import NoDataError, RefusedError, SchemaError
+from attrib.errors import AttribError, NoDataError, RefusedError, SchemaError
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -67,18 +67,16 @@ def probe(connection: sqlite3.Connection, path: Path) -> Schema:
     return Schema(tables, meta.get("EXPORT_PRODUCT_VERSION", "unknown"), meta.get("EXPORT_SCHEMA_VERSION", "unknown"))
 
 
-def require_kernels(schema: Schema, kernels: int, graph_traces: int, path: Path) -> None:
-    """Refuse an export that cannot hold a census, saying what was captured and how to capture launches."""
-    if kernels:
-        return
+def without_kernels(schema: Schema, graph_traces: int, path: Path) -> AttribError:
+    """Why an export that holds no kernel cannot have a census: what was captured, and how to capture launches."""
     if graph_traces:
-        raise RefusedError(
+        return RefusedError(
             f"{path} was captured with graph-level tracing ({graph_traces} graph rows, no kernel inside them), so no "
             "launch can be attributed; capture again with `nsys profile --cuda-graph-trace=node`"
         )
     if KERNEL not in schema.tables:
-        raise NoDataError(
+        return NoDataError(
             f"{path} has no {KERNEL} table: no GPU kernel was recorded; capture with `nsys profile -t cuda,nvtx` "
             "while the GPU works"
         )
-    raise NoDataError(f"{path} has an empty {KERNEL} table: no GPU kernel was recorded while the capture ran")
+    return NoDataError(f"{path} has an empty {KERNEL} table: no GPU kernel was recorded while the capture ran")

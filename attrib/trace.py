@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from attrib import schema as sch
 from attrib.columns import KernelColumns, Variants, read_kernels
 from attrib.columns_open import readonly_uri
-from attrib.errors import AttribError, NoDataError, SchemaError
+from attrib.errors import AttribError, SchemaError
 from attrib.names import function_name, label
 
 PID_SHIFT = 24
@@ -29,10 +29,6 @@ PID_MASK = 0xFFFFFF
 THREAD_MASK = ~PID_MASK
 LOCK_TIMEOUT_S = 2.0
 SQLITE_MAGIC = b"SQLite format 3\0"
-COPY_KINDS = {
-    0: "unknown", 1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH",
-    10: "PtoP", 11: "UVM HtoD", 12: "UVM DtoH", 13: "UVM DtoD",
-}  # fmt: skip
 _MAX_NAME = 4096  # characters read of a kernel name: longer ones are real, and no rule looks further
 
 
@@ -117,8 +113,7 @@ class Trace:
         present = self.schema.tables.get(sch.KERNEL, frozenset())
         columns = read_kernels(self._database, present, self._reader) if present else None
         if columns is None or not len(columns.start):
-            sch.require_kernels(self.schema, 0, self.count(sch.GRAPH_TRACE), self.path)
-            raise NoDataError(f"{self.path} holds no kernel row")
+            raise sch.without_kernels(self.schema, self.count(sch.GRAPH_TRACE), self.path)
         return columns
 
     @cached_property
