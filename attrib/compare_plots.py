@@ -9,13 +9,14 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from attrib import palette
 from attrib.categories import order
 from attrib.compare import Comparison
 from attrib.compare_delta import mean
-from attrib.plots import STYLE, caption, category_colour, category_hatch, save_figure, shortened
+from attrib.plots import STYLE, caption, save_figure, shortened
 
-_SLOWER, _FASTER, _SPAN = "#D55E00", "#56B4E9", "#BBBBBB"
-_SLOWER_HATCH = "//"
+_SLOWER, _FASTER, _SPAN = palette.BELOW.light, palette.BAR.light, "#BBBBBB"
+_SLOWER_HATCH = palette.BELOW.hatch
 
 
 def plot_comparison(found: Comparison, path: str) -> None:
@@ -45,8 +46,8 @@ def _anatomies(axes: Any, found: Comparison) -> None:
             continue
         values = [_ms(rows[category].a_ns), _ms(rows[category].b_ns)]
         axes.barh(
-            (0, 1), values, left=ends, height=0.62, label=category, color=category_colour(category),
-            hatch=category_hatch(category), edgecolor="black", lw=0.5,
+            (0, 1), values, left=ends, height=0.62, label=category, color=palette.category(category).light,
+            hatch=palette.category(category).hatch, edgecolor="black", lw=0.5,
         )  # fmt: skip
         for place, (value, end) in enumerate(zip(values, ends, strict=True)):
             if value / longest > 0.045:

@@ -12,6 +12,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from attrib import palette
 from attrib.anatomy import Anatomy
 from attrib.categories import IDLE, order
 from attrib.census import Census, SiteRow
@@ -20,10 +21,7 @@ from attrib.errors import NoDataError, RefusedError
 from attrib.files import write_whole
 from attrib.stragglers import Stragglers
 
-# Okabe and Ito's palette, distinguishable with every common colour vision; hatches repeat it for grey print.
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#999999", "#7A4A1E")
-_HATCHES = ("", "//", "\\\\", "..", "xx", "--", "++", "oo", "||", "**", "")
-_BAR, _BELOW, _BAND = "#56B4E9", "#D55E00", "#009E73"
+_BAR, _BELOW, _BAND = palette.BAR.light, palette.BELOW.light, palette.BAND.light
 MOST_BARS = 40
 """More bars than this are no chart; the table has them all."""
 _SUFFIXES = (".png", ".svg", ".pdf")
@@ -132,8 +130,8 @@ def _stacked(axes: Any, found: Sequence[Anatomy], names: Sequence[str], shown: S
     for category in shown:
         values = [next((r.seconds * 1e3 for r in a.rows if r.category == category), 0.0) for a in found]
         bars = axes.barh(
-            range(len(found)), values, left=ends, height=0.6, label=category, color=category_colour(category),
-            hatch=category_hatch(category), edgecolor="black", lw=0.5,
+            range(len(found)), values, left=ends, height=0.6, label=category, color=palette.category(category).light,
+            hatch=palette.category(category).hatch, edgecolor="black", lw=0.5,
         )  # fmt: skip
         for bar, value, a in zip(bars, values, found, strict=True):
             if value / longest > 0.045:
@@ -176,16 +174,6 @@ def _launch_counts(axes: Any, found: Sequence[Anatomy], names: Sequence[str], sh
     axes.set_xlim(0, most * 1.2)
     axes.set_xlabel("launches per step")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=8, borderaxespad=0.2)
-
-
-def category_colour(category: str) -> str:
-    """Fill colour of an anatomy category; idle is white."""
-    return "#FFFFFF" if category == IDLE else _PALETTE[order().index(category) % len(_PALETTE)]
-
-
-def category_hatch(category: str) -> str:
-    """Hatch of an anatomy category, which tells it apart in grey print."""
-    return _HATCHES[order().index(category) % len(_HATCHES)]
 
 
 def shortened(name: str) -> str:
