@@ -15,6 +15,7 @@ from attrib.files import write_whole
 
 SCHEMA = "attrib.manifest/1"
 Dim3 = tuple[int, int, int]
+SIZES = ("weight_bytes", "kv_bytes", "act_bytes", "units", "units_covered")
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,27 @@ class BuildInfo:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A part of a persistent kernel between two grid-wide dependencies, in execution order; fields as of a Launch."""
+
+    i: int
+    site: str
+    layer: int | None
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+    act_bytes: int = 0
+    units: int = 0
+    units_covered: int = 0
+
+
+@dataclass(frozen=True)
 class Launch:
     """One node of a graph, in creation order.
 
     `site` is role/quant (`attn_v/q6_K`) or a role alone (`rms_norm`); `layer` is None outside layers. Bytes are
     what the launch must move: weights as stored in the kernel's layout, KV at the anchor's position, and
-    activations. `units` is the work the shape asks for and `units_covered` what grid × block reach.
+    activations. `units` is the work the shape asks for and `units_covered` what grid × block reach. A persistent
+    kernel names its `stages`; its own sizes are their sums.
     """
 
     i: int
@@ -68,6 +84,7 @@ class Launch:
     act_bytes: int = 0
     units: int = 0
     units_covered: int = 0
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,6 +118,9 @@ def dump(manifest: Manifest, path: Path) -> None:
     """Write the manifest as JSON; the file appears whole or not at all."""
     body = asdict(manifest)
     wall = body.pop("wall_step_ns")
+    for node in (node for graph in body["graphs"] for node in graph["nodes"]):
+        if not node["stages"]:
+            del node["stages"]
     document = {"schema": SCHEMA, **body, "wall": {"step_ns": wall}}
     write_whole(path, lambda temporary: temporary.write_text(json.dumps(document, indent=1), encoding="utf-8"))
 
@@ -151,14 +171,48 @@ def _graph(graph: dict[str, Any]) -> Graph:
 
 def _launch(node: dict[str, Any]) -> Launch:
     try:
-        layer = None if node.get("layer") is None else _count(node, "layer")
-        sizes = {
-            key: _count(node, key, 0) for key in ("weight_bytes", "kv_bytes", "act_bytes", "units", "units_covered")
-        }
         grid, block = _dim3(node, "grid"), _dim3(node, "block")
-        return Launch(_count(node, "i"), _text(node, "site"), layer, _text(node, "kernel"), grid, block, **sizes)
-    except ValueError as error:
-        raise ValueError(f"node {node.get('i')}: {error}") from error
+        stages = _stages(node)
+        sizes = _sizes(node)
+        for key in SIZES if stages else ():
+            total = sum(getattr(stage, key) for stage in stages)
+            if sizes[key] != total:
+                raise ValueError(f"{key} is {sizes[key]} and its stages add up to {total}")
+        return Launch(
+            _count(node, "i"), _text(node, "site"), _layer(node), _text(node, "kernel"), grid, block, **sizes,
+            stages=stages,
+        )  # fmt: skip
+    except (AttributeError, TypeError, ValueError) as error:
+        place = node.get("i") if isinstance(node, dict) else node
+        raise ValueError(f"node {place}: {error}") from error
+
+
+def _stages(node: dict[str, Any]) -> tuple[Stage, ...]:
+    listed = node.get("stages", [])
+    if not isinstance(listed, list):
+        raise ValueError(f"stages is {str(listed)[:40]}, not a list")
+    stages = []
+    for place, stage in enumerate(listed):
+        if not isinstance(stage, dict):
+            raise ValueError(f"stage {place} is {str(stage)[:40]}, not an object")
+        try:
+            found = Stage(_count(stage, "i"), _text(stage, "site"), _layer(stage), **_sizes(stage))
+        except KeyError as error:
+            raise ValueError(f"stage {place} has no {error}") from error
+        except ValueError as error:
+            raise ValueError(f"stage {place}: {error}") from error
+        if found.i != place:
+            raise ValueError(f"it has stage {found.i} at place {place}")
+        stages.append(found)
+    return tuple(stages)
+
+
+def _layer(fields: dict[str, Any]) -> int | None:
+    return None if fields.get("layer") is None else _count(fields, "layer")
+
+
+def _sizes(fields: dict[str, Any]) -> dict[str, int]:
+    return {key: _count(fields, key, 0) for key in SIZES}
 
 
 def _dim3(node: dict[str, Any], key: str) -> Dim3:
