@@ -58,6 +58,24 @@ def close_rows(start: NDArray[np.int64], end: NDArray[np.int64], rows: NDArray[n
     return found
 
 
+def divide(
+    whole: Ledger,
+    finish: NDArray[np.int64],
+    launch: NDArray[np.int64],
+    start: NDArray[np.int64],
+    end: NDArray[np.int64],
+) -> Ledger:
+    """The ledger of launches that are divided into parts without gaps.
+
+    `finish` (steps, launches) is when each launch of the ledger `whole` ended; part p is of launch `launch[p]` and
+    reaches from `start` to `end` (steps, parts). The exclusive time of a launch is one interval that ends with it; a
+    part has what of that lies inside it, so span, idle and closure are those of the whole launches.
+    """
+    own = (finish - whole.exclusive)[:, launch]
+    exclusive = np.maximum(end - np.maximum(start, own), 0)
+    return Ledger(end - start, exclusive, whole.span, whole.idle, whole.begin)
+
+
 def close(start: NDArray[np.int64], end: NDArray[np.int64]) -> Ledger:
     """Ledger of steps given as (steps, launches) start and end times in ns, launches in any order."""
     order = None

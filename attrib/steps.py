@@ -39,6 +39,9 @@ class Steps:
     excluded: dict[str, int] = field(default_factory=dict)
     outside: int = 0
     warnings: tuple[str, ...] = ()
+    place: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    """(steps,) place in time among all `of` steps of this source in the trace, kept or not; joins records of the run"""
+    of: int = 1
 
     @property
     def count(self) -> int:
@@ -47,7 +50,7 @@ class Steps:
 
     @property
     def launches(self) -> int:
-        """Launches per step."""
+        """Launches per step; a stage of a divided kernel counts as one."""
         return int(self.rows.shape[1])
 
 
@@ -110,6 +113,8 @@ def find_steps(
         excluded=dict(excluded),
         outside=len(usable) - kept_rows,
         warnings=(*warnings, *found.warnings),
+        place=found.place[len(found.place) - len(rows) :],
+        of=found.of,
     )
 
 
@@ -213,11 +218,11 @@ def _graph_steps(
         other = int(executable[np.flatnonzero(wanted & (signature == families[heaviest]))[0]])
         warnings.append(f"graph {other} takes more time with fewer replays; choose it with --graph {other}")
     size = int(sizes[chosen[0]])
-    of_graph = np.isin(executable, graphs) & (signature != families[best])
-    for one in np.flatnonzero(of_graph):
+    of_graph = np.isin(executable, graphs)
+    for one in np.flatnonzero(of_graph & (signature != families[best])):
         cut = sizes[one] < size
         excluded["step cut short" if cut else "step with other launches"] += 1
-    other_graphs = int(np.count_nonzero(~np.isin(executable, graphs)))
+    other_graphs = int(np.count_nonzero(~of_graph))
     if other_graphs:
         excluded["replay of another graph"] += other_graphs
     _warn_of_company(kernels, groups, signature, counts, warnings)
@@ -225,7 +230,9 @@ def _graph_steps(
     order = np.argsort(kernels.start[matrix[:, 0]], kind="stable")
     if neighbours(order) is None:
         matrix = matrix[order]
-    return Steps("graph replays", _by_node(kernels, matrix), 0, 0, graphs=graphs)
+    begins = np.sort(kernels.start[groups.rows[groups.begin[:-1][of_graph]]])
+    place = np.searchsorted(begins, kernels.start[matrix[:, 0]])
+    return Steps("graph replays", _by_node(kernels, matrix), 0, 0, graphs=graphs, place=place, of=len(begins))
 
 
 def _warn_of_company(
@@ -340,7 +347,8 @@ def _same_sequence(kernels: KernelColumns, groups: Groups, source: str, excluded
         excluded["step with other launches"] += others
         if others > len(chosen):
             warnings = (f"only {len(chosen)} of {len(signature)} steps have the same launches",)
-    return Steps(source, groups.matrix(chosen, int(groups.sizes()[chosen[0]])), 0, 0, warnings=warnings)
+    rows = groups.matrix(chosen, int(groups.sizes()[chosen[0]]))
+    return Steps(source, rows, 0, 0, warnings=warnings, place=chosen, of=len(signature))
 
 
 def _pattern_steps(kernels: KernelColumns, usable: NDArray[np.int64]) -> Steps | None:
@@ -355,7 +363,8 @@ def _pattern_steps(kernels: KernelColumns, usable: NDArray[np.int64]) -> Steps |
     phase = int(np.argmax(np.median(gap[found.period : whole].reshape(-1, found.period), axis=0)))
     repeats = (len(rows) - phase) // found.period
     rows = rows[phase : phase + repeats * found.period]
-    return Steps("launch pattern", rows.reshape(repeats, found.period), 0, 0)
+    place = np.arange(repeats)
+    return Steps("launch pattern", rows.reshape(repeats, found.period), 0, 0, place=place, of=repeats)
 
 
 def _drop_slow_first(kernels: KernelColumns, rows: NDArray[np.int64], excluded: Counter[str]) -> NDArray[np.int64]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from attrib import rules as rulebook
 from attrib.categories import category_of
 from attrib.errors import JoinError
-from attrib.manifest import Graph, Launch, Manifest
+from attrib.manifest import Graph, Launch, Manifest, Stage
 from attrib.models import Model
 from attrib.steps import Steps
 from attrib.trace import Trace, VariantNames
@@ -111,10 +111,13 @@ def from_model(
     return _traffic(f"model {model.shape.name}:{model.recipe}, rules {chosen.name}", slots)
 
 
-def from_manifest(trace: Trace, steps: Steps, manifest: Manifest, graph: str = "decode") -> Traffic:
+def from_manifest(
+    trace: Trace, steps: Steps, manifest: Manifest, graph: str = "decode", divided: int | None = None
+) -> Traffic:
     """Bytes from the engine's manifest, joined by node order and checked against kernel name and grid.
 
-    Raises JoinError naming the first node that differs.
+    Node `divided` takes one position for each of its stages, any other node one. Raises JoinError naming the first
+    node that differs.
     """
     nodes = _manifest_nodes(manifest.graph(graph), steps, trace)
     names, variants = trace.names, trace.kernels.variants
@@ -126,16 +129,37 @@ def from_manifest(trace: Trace, steps: Steps, manifest: Manifest, graph: str = "
                 f"node {node.i} of graph {graph!r} is {node.kernel} with grid {node.grid} ({node.site}) in the "
                 f"manifest and {found[0]} with grid {found[1]} in {trace.path.name}; they are not from the same run"
             )
-        role, _, quant = node.site.partition("/")
-        weight = float(node.weight_bytes) if node.weight_bytes else np.nan
-        kv = float(node.kv_bytes) if node.kv_bytes else np.nan
-        streams = node.weight_bytes > 0 and quant and role not in GATHERED
-        category = STREAMING if streams else category_of(node.kernel)
-        layer = -1 if node.layer is None else node.layer
-        slots.append(_Slot(node.site, quant, category, role, layer, weight if streams else np.nan, kv))
+        if node.i == divided:
+            slots += [_described(stage, _stage_category(stage)) for stage in node.stages]
+        elif node.stages:
+            slots.append(_undivided(node))
+        else:
+            slots.append(_described(node, category_of(node.kernel)))
     units, covered = sum(node.units for node in nodes), sum(node.units_covered for node in nodes)
     lacking = (f"plan computes {covered} of {units} units: its rates count bytes that are not read",)
     return _traffic(f"manifest {manifest.build.name} {manifest.anchor}", slots, lacking if covered < units else ())
+
+
+def _described(work: Launch | Stage, category: str) -> _Slot:
+    role, _, quant = work.site.partition("/")
+    streams = work.weight_bytes > 0 and bool(quant) and role not in GATHERED
+    layer = -1 if work.layer is None else work.layer
+    weight = float(work.weight_bytes) if streams else np.nan
+    kv = float(work.kv_bytes) if work.kv_bytes else np.nan
+    return _Slot(work.site, quant, STREAMING if streams else category, role, layer, weight, kv)
+
+
+def _stage_category(stage: Stage) -> str:
+    """By its role, as it has no kernel name of its own; a tensor's role may name the block it is in (`attn_norm`)."""
+    role = stage.site.partition("/")[0]
+    return category_of("norm" if role.endswith("norm") else role)
+
+
+def _undivided(node: Launch) -> _Slot:
+    """A persistent kernel as one launch: it streams what its stages stream, and does all else that they do."""
+    whole = _described(node, category_of(node.kernel))
+    weights = [_described(stage, "").weight for stage in node.stages]
+    return replace(whole, category=category_of(node.kernel), weight=float(np.nansum(weights)) or np.nan)
 
 
 def _manifest_nodes(graph: Graph, steps: Steps, trace: Trace) -> tuple[Launch, ...]:
