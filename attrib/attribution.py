@@ -14,6 +14,7 @@ from attrib.ledger import Ledger
 from attrib.manifest import Manifest
 from attrib.manifest import load as load_manifest
 from attrib.models import Model, builtin
+from attrib.selection import select
 from attrib.steps import Steps, find_steps
 from attrib.trace import Gpu, Trace
 from attrib.traffic import Traffic
@@ -33,6 +34,10 @@ class Options:
     device: int | None = None
     process: int | None = None
     steps: str = "auto"
+    range: str | None = None
+    """`T0:T1`: only launches within these times of the trace"""
+    range_nvtx: str | None = None
+    """only launches issued inside NVTX ranges whose text matches this regular expression"""
     anchor: str = ""
     """label of the run, for titles: `14b:@3254`; a manifest brings its own"""
     build: str = ""
@@ -65,7 +70,7 @@ class Attribution:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Everything noticed while reading; a table prints them below itself."""
-        notes = list(self.steps.warnings) + list(self.traffic.warnings)
+        notes = [*self.trace.notes, *self.steps.warnings, *self.traffic.warnings]
         if self.steps.excluded:
             listed = ", ".join(f"{number} × {reason}" for reason, number in self.steps.excluded.items())
             notes.append(f"excluded: {listed}")
@@ -83,9 +88,10 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
     if options.kv_length is not None and options.model is None:
         raise RefusedError("--kv gives a model's cache its length; give --model too (a manifest knows its own)")
     if options.nvtx is not None and (options.graph is not None or options.steps != "auto"):
-        raise RefusedError("steps are either NVTX ranges (--nvtx) or found otherwise (--graph, --steps), not both")
+        raise RefusedError("steps are either NVTX ranges (--step-nvtx) or found otherwise (--graph, --steps), not both")
     if options.rules is not None and options.model is None:
         raise RefusedError("--rules says how launches map to a model's matrices; give --model too")
+    trace = select(trace, options.range, options.range_nvtx)
     steps = find_steps(trace, options.nvtx, options.graph, options.device, options.process, options.steps)
     kernels = trace.kernels
     closed = ledger.close_rows(kernels.start, kernels.end, steps.rows)

@@ -12,6 +12,18 @@ import typer
 
 from attrib import cli_ab, cli_compare, cli_record
 from attrib.cli_guard import guarded, print_json
+from attrib.cli_options import (
+    ByOption,
+    ClassOption,
+    JsonOption,
+    Output,
+    ReaderOption,
+    Selection,
+    Source,
+    Traces,
+    analysis_options,
+    spelled,
+)
 from attrib.files import require_distinct
 
 if TYPE_CHECKING:
@@ -24,40 +36,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
-Traces = Annotated[
-    list[Path], typer.Argument(help="nsys SQLite exports (.sqlite or .sqlite.xz) or run directories.", metavar="TRACE…")
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="Bytes from a built-in model (qwen2.5-14b:q4_k_m) or a GGUF file."),
-]
-RulesOption = Annotated[Path | None, typer.Option("--rules", help="Rule file that maps launches to matrices.")]
-BytesOption = Annotated[
-    Path | None,
-    typer.Option("--bytes", help="CSV with columns kernel (regex), bytes, and optionally grid, site, quant."),
-]
-ManifestOption = Annotated[Path | None, typer.Option("--manifest", help="manifest.json the engine wrote.")]
-ClassOption = Annotated[
-    str | None, typer.Option("--class", help="LO:HI in GB/s, or table, measured, fit.", metavar="CLASS")
-]
-KvOption = Annotated[int | None, typer.Option("--kv", min=1, help="KV length of the steps, for the cache's bytes.")]
-NvtxOption = Annotated[str | None, typer.Option("--nvtx", help="Steps are NVTX ranges whose text matches this regex.")]
-GraphOption = Annotated[int | None, typer.Option("--graph", help="Steps are replays of this exec graph.")]
-DeviceOption = Annotated[int | None, typer.Option("--device", help="CUDA device to analyse; the busiest otherwise.")]
-ProcessOption = Annotated[int | None, typer.Option("--process", help="Process id to analyse; the busiest otherwise.")]
-StepsOption = Annotated[str, typer.Option("--steps", help="auto, graph, pattern or whole.")]
-AnchorOption = Annotated[str, typer.Option("--anchor", help="Label of the run in titles, such as 14b:@3254.")]
-BuildOption = Annotated[str, typer.Option("--build", help="Label of the build in titles.")]
-ReaderOption = Annotated[str, typer.Option("--reader", help="auto, pages or sqlite.", hidden=True)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-CsvOption = Annotated[
-    Path | None, typer.Option("--csv", help="Write the table to a CSV file; several traces get -1, -2, …")
-]
-PlotOption = Annotated[
-    Path | None,
-    typer.Option("--plot", help="Write the chart to a .png, .svg or .pdf file; several traces get -1, -2, …"),
-]
 
 
 def _version(value: bool) -> None:
@@ -79,26 +57,15 @@ def main_options(
 
 @app.command()
 @guarded
+@spelled
 def census(
     traces: Traces,
-    model: ModelOption = None,
-    rules: RulesOption = None,
-    table: BytesOption = None,
-    manifest: ManifestOption = None,
+    source: Source,
+    selection: Selection,
+    output: Output,
     rate_class: ClassOption = None,
-    kv: KvOption = None,
-    nvtx: NvtxOption = None,
-    graph: GraphOption = None,
-    device: DeviceOption = None,
-    process: ProcessOption = None,
-    steps: StepsOption = "auto",
-    anchor: AnchorOption = "",
-    build: BuildOption = "",
-    by: Annotated[str, typer.Option("--by", help="Group launches by site, kernel or layer.")] = "site",
+    by: ByOption = "site",
     reader: ReaderOption = "auto",
-    as_json: JsonOption = False,
-    csv: CsvOption = None,
-    plot: PlotOption = None,
 ) -> None:
     """Effective GB/s of every site of a decode step.
 
@@ -106,11 +73,11 @@ def census(
     """
     from attrib import api
 
-    require_distinct((csv, plot), [*traces, *filter(None, (rules, table, manifest))])
-    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
-    results = [(path, api.census(a, rate_class, by)) for path, a in _attributions(traces, reader, options)]
-    _outputs(results, csv, plot)
-    if as_json:
+    require_distinct((output.csv, output.plot), [*traces, *source.files()])
+    found = _attributions(traces, reader, source, selection)
+    results = [(path, api.census(a, rate_class, by)) for path, a in found]
+    _outputs(results, output.csv, output.plot)
+    if output.json:
         _print_all([result.to_json() for _, result in results])
         return
     from attrib import tables
@@ -121,26 +88,15 @@ def census(
 
 @app.command()
 @guarded
+@spelled
 def stragglers(
     traces: Traces,
-    model: ModelOption = None,
-    rules: RulesOption = None,
-    table: BytesOption = None,
-    manifest: ManifestOption = None,
+    source: Source,
+    selection: Selection,
+    output: Output,
     rate_class: ClassOption = None,
-    kv: KvOption = None,
-    nvtx: NvtxOption = None,
-    graph: GraphOption = None,
-    device: DeviceOption = None,
-    process: ProcessOption = None,
-    steps: StepsOption = "auto",
-    anchor: AnchorOption = "",
-    build: BuildOption = "",
-    by: Annotated[str, typer.Option("--by", help="Group launches by site, kernel or layer.")] = "site",
+    by: ByOption = "site",
     reader: ReaderOption = "auto",
-    as_json: JsonOption = False,
-    csv: CsvOption = None,
-    plot: PlotOption = None,
 ) -> None:
     """Sites under the class, ranked by the ms per step that class rate would give back.
 
@@ -148,13 +104,11 @@ def stragglers(
     """
     from attrib import api
 
-    require_distinct((csv, plot), [*traces, *filter(None, (rules, table, manifest))])
-    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
-    results = [
-        (path, api.stragglers(api.census(a, rate_class, by))) for path, a in _attributions(traces, reader, options)
-    ]
-    _outputs(results, csv, plot)
-    if as_json:
+    require_distinct((output.csv, output.plot), [*traces, *source.files()])
+    found = _attributions(traces, reader, source, selection)
+    results = [(path, api.stragglers(api.census(a, rate_class, by))) for path, a in found]
+    _outputs(results, output.csv, output.plot)
+    if output.json:
         _print_all([result.to_json() for _, result in results])
         return
     from attrib import tables
@@ -165,24 +119,13 @@ def stragglers(
 
 @app.command()
 @guarded
+@spelled
 def anatomy(
     traces: Traces,
-    model: ModelOption = None,
-    rules: RulesOption = None,
-    table: BytesOption = None,
-    manifest: ManifestOption = None,
-    kv: KvOption = None,
-    nvtx: NvtxOption = None,
-    graph: GraphOption = None,
-    device: DeviceOption = None,
-    process: ProcessOption = None,
-    steps: StepsOption = "auto",
-    anchor: AnchorOption = "",
-    build: BuildOption = "",
+    source: Source,
+    selection: Selection,
+    output: Output,
     reader: ReaderOption = "auto",
-    as_json: JsonOption = False,
-    csv: CsvOption = None,
-    plot: PlotOption = None,
 ) -> None:
     """The step by category: weight streaming, attention, norm, quantize, … and idle.
 
@@ -191,17 +134,17 @@ def anatomy(
     """
     from attrib import api
 
-    require_distinct((csv, plot), [*traces, *filter(None, (rules, table, manifest))])
-    options = _options(model, rules, table, manifest, kv, nvtx, graph, device, process, steps, anchor, build)
-    results = [(path, api.anatomy(a)) for path, a in _attributions(traces, reader, options)]
-    if plot is not None:
+    require_distinct((output.csv, output.plot), [*traces, *source.files()])
+    results = [(path, api.anatomy(a)) for path, a in _attributions(traces, reader, source, selection)]
+    if output.plot is not None:
         from attrib.plots import plot_anatomy
 
         anchors = [result.anchor for _, result in results]
         distinct = all(anchors) and len(set(anchors)) == len(anchors)
-        plot_anatomy([r for _, r in results], str(plot), anchors if distinct else [path.name for path, _ in results])
-    _outputs(results, csv, None)
-    if as_json:
+        labels = anchors if distinct else [path.name for path, _ in results]
+        plot_anatomy([r for _, r in results], str(output.plot), labels)
+    _outputs(results, output.csv, None)
+    if output.json:
         _print_all([result.to_json() for _, result in results])
         return
     from attrib import tables
@@ -258,27 +201,9 @@ def demo(
     console.print(f"charts: {', '.join(str(path) for path in found.charts)}", soft_wrap=True)
 
 
-def _options(
-    model: str | None,
-    rules: Path | None,
-    table: Path | None,
-    manifest: Path | None,
-    kv: int | None,
-    nvtx: str | None,
-    graph: int | None,
-    device: int | None,
-    process: int | None,
-    steps: str,
-    anchor: str,
-    build: str,
-) -> dict[str, Any]:
-    return {
-        "model": model, "rules": rules, "table": table, "manifest": manifest, "kv_length": kv, "nvtx": nvtx,
-        "graph": graph, "device": device, "process": process, "steps": steps, "anchor": anchor, "build": build,
-    }  # fmt: skip
-
-
-def _attributions(traces: list[Path], reader: str, options: dict[str, Any]) -> list[tuple[Path, Attribution]]:
+def _attributions(
+    traces: list[Path], reader: str, source: Source, selection: Selection
+) -> list[tuple[Path, Attribution]]:
     """Read every trace, with a progress bar on a terminal."""
     from attrib import api
 
@@ -288,6 +213,7 @@ def _attributions(traces: list[Path], reader: str, options: dict[str, Any]) -> l
         from rich.progress import track
 
         shown = track(traces, description="reading", console=Console(stderr=True), transient=True)
+    options = vars(analysis_options(source, selection))
     return [(path, api.attribution(path, reader, **options)) for path in shown]
 
 

@@ -10,31 +10,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attrib.cli_guard import guarded, print_json
+from attrib.cli_options import (
+    JsonOption,
+    ModelOption,
+    ReaderOption,
+    RulesOption,
+    Selection,
+    Source,
+    analysis_options,
+    spelled,
+)
 
 if TYPE_CHECKING:
     from attrib.compare_sides import Loaded
 
-Source = Annotated[Path, typer.Argument(help="Run directory, or nsys SQLite export.", metavar="A")]
-Other = Annotated[Path, typer.Argument(help="Run directory, or nsys SQLite export.", metavar="B")]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", "-m", help="Bytes of both traces: a built-in model (qwen2.5-14b:q4_k_m) or a GGUF file."),
-]
-RulesOption = Annotated[
-    Path | None, typer.Option("--rules", help="Rule file that maps a trace's launches to matrices.")
-]
-KvOption = Annotated[int | None, typer.Option("--kv", min=1, help="KV length of the steps of a trace.")]
-NvtxOption = Annotated[str | None, typer.Option("--nvtx", help="Steps are NVTX ranges whose text matches this regex.")]
-DeviceOption = Annotated[int | None, typer.Option("--device", help="CUDA device to analyse; the busiest otherwise.")]
-StepsOption = Annotated[str, typer.Option("--steps", help="auto, graph, pattern or whole.")]
-ReaderOption = Annotated[str, typer.Option("--reader", help="auto, pages or sqlite.", hidden=True)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+First = Annotated[Path, typer.Argument(help="Run directory, or nsys SQLite export.", metavar="A")]
+Second = Annotated[Path, typer.Argument(help="Run directory, or nsys SQLite export.", metavar="B")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the program."""
     for command in (compare, gate):
-        app.command()(guarded(command))
+        app.command()(guarded(spelled(command)))
 
 
 @dataclass(frozen=True)
@@ -43,39 +40,30 @@ class _Cut:
 
     model: str | None
     rules: Path | None
-    kv: int | None
-    nvtx: str | None
-    device: int | None
-    steps: str
+    selection: Selection
     reader: str
 
     def load(self, path: Path, model: str | None, table: Path | None, anchor: str, build: str) -> Loaded:
         """Read one side; a run directory has its bytes from its manifest, so the shared model is for traces only."""
-        from attrib.attribution import Options
         from attrib.compare_sides import load
 
         shared = None if path.is_dir() or table is not None else self.model
         chosen = model or shared
-        options = Options(
-            model=chosen, rules=self.rules if chosen else None, table=table, kv_length=self.kv, nvtx=self.nvtx,
-            device=self.device, steps=self.steps, anchor=anchor, build=build,
-        )  # fmt: skip
+        source = Source(chosen, self.rules if chosen else None, table, None, anchor, build)
+        options = analysis_options(source, self.selection)
         return load(path, options, self.reader)
 
 
 def compare(
-    a: Source,
-    b: Other,
+    a: First,
+    b: Second,
+    selection: Selection,
     model: ModelOption = None,
     model_a: Annotated[str | None, typer.Option("--model-a", help="Bytes of A alone.")] = None,
     model_b: Annotated[str | None, typer.Option("--model-b", help="Bytes of B alone.")] = None,
     bytes_a: Annotated[Path | None, typer.Option("--bytes-a", help="CSV of bytes for A (see census).")] = None,
     bytes_b: Annotated[Path | None, typer.Option("--bytes-b", help="CSV of bytes for B.")] = None,
     rules: RulesOption = None,
-    kv: KvOption = None,
-    nvtx: NvtxOption = None,
-    device: DeviceOption = None,
-    steps: StepsOption = "auto",
     anchor_a: Annotated[str, typer.Option("--anchor-a", help="Anchor of A where its source does not say.")] = "",
     anchor_b: Annotated[str, typer.Option("--anchor-b", help="Anchor of B where its source does not say.")] = "",
     build_a: Annotated[str, typer.Option("--build-a", help="Label of A's build.")] = "",
@@ -104,7 +92,7 @@ def compare(
     if devices:
         _devices(a, b, reader, as_json, csv, plot)
         return
-    cut = _Cut(model, rules, kv, nvtx, device, steps, reader)
+    cut = _Cut(model, rules, selection, reader)
     sides = cut.load(a, model_a, bytes_a, anchor_a, build_a), cut.load(b, model_b, bytes_b, anchor_b, build_b)
     one, other = (Side.of(side.attribution, side.label) for side in sides)
     found = take(one, other, force)
@@ -140,6 +128,7 @@ def _devices(a: Path, b: Path, reader: str, as_json: bool, csv: Path | None, plo
 def gate(
     run: Annotated[Path, typer.Argument(help="Run directory or trace to judge.", metavar="RUN")],
     against: Annotated[Path, typer.Option("--against", help="Run directory or trace to judge it by.", metavar="BASE")],
+    selection: Selection,
     bar: Annotated[str, typer.Option("--bar", help="Growth of a site or step that fails, such as 2%.")] = "2%",
     site: Annotated[
         list[str] | None,
@@ -148,10 +137,6 @@ def gate(
     min_steps: Annotated[int, typer.Option("--min-steps", min=2, help="Steps a side needs to be judged.")] = 5,
     model: ModelOption = None,
     rules: RulesOption = None,
-    kv: KvOption = None,
-    nvtx: NvtxOption = None,
-    device: DeviceOption = None,
-    steps: StepsOption = "auto",
     junit: Annotated[Path | None, typer.Option("--junit", help="Write the verdict as JUnit XML.")] = None,
     reader: ReaderOption = "auto",
     as_json: JsonOption = False,
@@ -165,7 +150,7 @@ def gate(
     from attrib import gate as gates
     from attrib.errors import AttribError
 
-    cut = _Cut(model, rules, kv, nvtx, device, steps, reader)
+    cut = _Cut(model, rules, selection, reader)
     try:
         wanted = gates.parse_bar(bar)
         base, new = (cut.load(path, None, None, "", "") for path in (against, run))

@@ -10,6 +10,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -83,8 +84,11 @@ class Trace:
 
     def __init__(self, path: Path, database: Path, reader: str = "auto") -> None:
         self.path = path
+        self.notes: tuple[str, ...] = ()
+        """what was left out of it on request"""
         self._database = database
         self._reader = reader
+        self._whole: Trace | None = None
         with self.connect() as connection:
             self.schema = sch.probe(connection, path)
 
@@ -115,6 +119,14 @@ class Trace:
         if columns is None or not len(columns.start):
             raise sch.without_kernels(self.schema, self.count(sch.GRAPH_TRACE), self.path)
         return columns
+
+    def restricted(self, kernels: KernelColumns, note: str) -> Trace:
+        """This trace with only `kernels`, which are some of its own, and a note of what was kept."""
+        part = copy(self)
+        part.__dict__["kernels"] = kernels
+        part.notes = (*self.notes, note)
+        part._whole = self
+        return part
 
     @cached_property
     def first_api_ns(self) -> int | None:
@@ -170,8 +182,11 @@ class Trace:
         return Ranges(start, end, np.where(tid < 0, tid, tid & THREAD_MASK), tid, tuple(str(row[3]) for row in rows))
 
     def created_nodes(self) -> int:
-        """Graph nodes whose creation was recorded: far more of them than kernels means a capture cut short."""
-        return self.count(self.schema.node_table) if self.schema.node_table else 0
+        """Graph nodes whose creation was recorded: far more of them than kernels means a capture cut short.
+
+        0 for a part of a trace, which tells nothing about the capture.
+        """
+        return self.count(self.schema.node_table) if self.schema.node_table and self._whole is None else 0
 
     def graph_mode(self) -> str:
         """`node`, `graph` or `unknown`: how the capture says it traced CUDA graphs."""
