@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attrib import cli_ab, cli_compare, cli_record
+from attrib import cli_ab, cli_compare, cli_perfetto, cli_record
 from attrib.cli_guard import guarded, print_json
 from attrib.cli_options import (
     ByOption,
@@ -36,7 +36,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-
 
 def _version(value: bool) -> None:
     if value:
@@ -235,6 +234,7 @@ def _print_all(documents: list[dict[str, Any]]) -> None:
 
 cli_record.register(app)
 cli_compare.register(app)
+cli_perfetto.register(app)
 cli_ab.register(app)
 
 
