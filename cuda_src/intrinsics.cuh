@@ -15,6 +15,8 @@ typedef unsigned long long u64;
 
 // Four signed byte products, added to c.
 DEVICE int dp4a(u32 a, u32 b, int c) { return __dp4a((int)a, (int)b, c); }
+// Four of the eight bytes of (low, high), picked by the low three bits of each nibble of `which`.
+DEVICE u32 byte_perm(u32 low, u32 high, u32 which) { return __byte_perm(low, high, which); }
 
 DEVICE float shuffle_xor(float v, int lanes) { return __shfl_xor_sync(FULL_MASK, v, lanes); }
 DEVICE int shuffle_xor(int v, int lanes) { return __shfl_xor_sync(FULL_MASK, v, lanes); }
@@ -59,6 +61,7 @@ DEVICE float exp2_fast(float a) {
     return value;
 }
 DEVICE float int_as_float(u32 bits) { return __uint_as_float(bits); }
+DEVICE u32 float_as_int(float value) { return __float_as_uint(value); }
 
 #else
 #include "host_cuda.h"

@@ -192,6 +192,12 @@ inline int dp4a(unsigned a, unsigned b, int c) {
     for (int k = 0; k < 4; ++k) c += (int8_t)(a >> 8 * k) * (int8_t)(b >> 8 * k);
     return c;
 }
+inline unsigned byte_perm(unsigned low, unsigned high, unsigned which) {
+    const uint64_t both = (uint64_t)high << 32 | low;
+    unsigned out = 0;
+    for (int k = 0; k < 4; ++k) out |= (unsigned)(both >> 8 * (which >> 4 * k & 7) & 0xff) << 8 * k;
+    return out;
+}
 inline float shuffle_xor(float v, int lanes) { return host::exchanged(v, (host::current % 32) ^ lanes); }
 inline int shuffle_xor(int v, int lanes) { return host::exchanged(v, (host::current % 32) ^ lanes); }
 inline float shuffle(float v, int lane) { return host::exchanged(v, lane); }
@@ -214,6 +220,11 @@ inline float int_as_float(unsigned bits) {
     float value;
     memcpy(&value, &bits, 4);
     return value;
+}
+inline unsigned float_as_int(float value) {
+    unsigned bits;
+    memcpy(&bits, &value, 4);
+    return bits;
 }
 inline float half_to_float(unsigned short bits) {
     const int exponent = bits >> 10 & 31, fraction = bits & 1023;
