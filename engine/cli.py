@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
-import os
-import sys
-import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attrib.errors import AttribError
+from engine import cli_text
+from engine.cli_common import BuildOpt, GpuOpt, JsonOpt, ModelArg, SeedOpt, emit, run, without_nan, write_text
 from engine.errors import EngineError, GateFailedError
+
+if TYPE_CHECKING:
+    from engine.bench import Anchor
+    from engine.config import ModelConfig
+    from engine.dispatch import Build
 
 app = typer.Typer(
     add_completion=False,
@@ -22,32 +24,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="Decode engine: Qwen2 and Llama models from GGUF files or synthetic weights, one CUDA graph a step.",
 )
-ModelArg = Annotated[str, typer.Argument(help="A GGUF file, or a built-in model: 7b, 14b, qwen2.5-14b:q4_k_m, …")]
-BuildOpt = Annotated[str, typer.Option(help="Engine build, a table in engine/builds.")]
-SeedOpt = Annotated[int, typer.Option(help="Seed of synthetic weights.")]
-GpuOpt = Annotated[int, typer.Option(help="Number of the GPU.")]
-JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-
-
-def _emit(document: dict[str, Any], as_json: bool, lines: list[str]) -> None:
-    if as_json:
-        print(json.dumps(_without_nan(document), allow_nan=False))
-    else:
-        print("\n".join(lines))
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return [_without_nan(item) for item in value] if isinstance(value, list | tuple) else value
+cli_text.register(app)
 
 
 @app.command()
 def bench(
     model: ModelArg,
-    anchor: Annotated[str, typer.Option(help="tg128, @N (steps after N tokens) or pp512.")] = "tg128",
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option(help="tg128, @N (steps after N tokens) or pp512; tg128 by default, several with --output."),
+    ] = None,
     build: BuildOpt = "reference",
     windows: Annotated[int, typer.Option(min=1, help="Timed windows.")] = 3,
     steps: Annotated[int | None, typer.Option(help="Decode steps a window.")] = None,
@@ -58,10 +44,16 @@ def bench(
         bool, typer.Option("--unproven", help="--build is a .toml file that may skip work; its output may be wrong.")
     ] = False,
     seed: SeedOpt = 1,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output", "-o", help="A table in llama-bench's shape: md, json or csv; pp512 and tg128 by default."
+        ),
+    ] = None,
     gpu: GpuOpt = 0,
     as_json: JsonOpt = False,
 ) -> None:
-    """Time a model at an anchor, untraced; or run it once for a profiler with --traced."""
+    """Time a model at an anchor, untraced; or run it once for a profiler with --traced; or print a table of anchors."""
     from dataclasses import replace
 
     from attrib.manifest import dump
@@ -70,7 +62,16 @@ def bench(
     from engine.config import resolve
     from engine.session import open_session
 
-    at = timing.anchor(anchor, timing.TRACED_STEPS if traced and steps is None else steps)
+    if output is not None:
+        beside = {"--json": as_json, "--traced": traced, "--manifest": manifest, "--unproven": unproven}
+        if wrong := [name for name, value in beside.items() if value]:
+            raise EngineError(f"{wrong[0]} does not go with --output; leave one of them out")
+        anchors = [timing.anchor(name, steps) for name in anchor or ("pp512", "tg128")]
+        print(_table(resolve(model, seed), dispatch.load(build), anchors, windows, capacity, gpu, output))
+        return
+    if len(anchor or ()) > 1:
+        raise EngineError(f"{len(anchor or ())} anchors need --output md, json or csv; without it give one")
+    at = timing.anchor(anchor[0] if anchor else "tg128", timing.TRACED_STEPS if traced and steps is None else steps)
     config = resolve(model, seed)
     chosen = dispatch.unproven(Path(build)) if unproven else dispatch.load(build)
     with open_session(config, chosen, capacity or at.capacity, gpu) as session:
@@ -88,33 +89,22 @@ def bench(
     if "host_share" in found:
         lines.append(f"replay {found['replay_ns'] / 1e6:.3f} ms, host {100 * found['host_share']:.1f} % of a step")
     lines.append(f"weights {found['weight_bytes'] / 1e9:.3f} GB at {found['load_gbps']:.2f} GB/s")
-    _emit(found, as_json, lines)
+    emit(found, as_json, lines)
 
 
-@app.command()
-def generate(
-    model: ModelArg,
-    tokens: Annotated[str, typer.Option(help="Prompt as token ids with commas between.")],
-    count: Annotated[int, typer.Option("--count", "-n", min=1, max=4096, help="Tokens to produce.")] = 32,
-    build: BuildOpt = "reference",
-    seed: SeedOpt = 1,
-    gpu: GpuOpt = 0,
-    as_json: JsonOpt = False,
-) -> None:
-    """Greedy tokens after a prompt of token ids."""
-    from engine.config import resolve
-    from engine.dispatch import load
+def _table(
+    config: ModelConfig, build: Build, anchors: list[Anchor], windows: int, capacity: int | None, gpu: int, form: str
+) -> str:
+    from engine import benchtable
+    from engine.bench import measure
     from engine.session import open_session
-    from engine.verify import greedy
 
-    try:
-        prompt = [int(part) for part in tokens.split(",")]
-    except ValueError:
-        raise EngineError(f"--tokens {tokens!r} is not a list of whole numbers with commas between") from None
-    with open_session(resolve(model, seed), load(build), len(prompt) + count + 1, gpu) as session:
-        produced = greedy(session, prompt, count)
-    document = {"schema": "engine.generate/1", "prompt": prompt, "tokens": produced}
-    _emit(document, as_json, [",".join(str(token) for token in produced)])
+    if form not in benchtable.FORMATS:
+        raise EngineError(f"--output {form!r} is not one of {', '.join(benchtable.FORMATS)}")
+    room = capacity or max(at.capacity for at in anchors)
+    with open_session(config, build, room, gpu) as session:
+        rows = [benchtable.row(config, at, measure(session, at, windows)) for at in anchors]
+    return benchtable.render(rows, form)
 
 
 @app.command()
@@ -155,7 +145,7 @@ def synth(
         "seconds": seconds,
         "file": str(out) if out else None,
     }
-    _emit(document, as_json, [f"{nbytes} bytes in {where}, made by {maker} in {seconds:.1f} s"])
+    emit(document, as_json, [f"{nbytes} bytes in {where}, made by {maker} in {seconds:.1f} s"])
 
 
 @app.command()
@@ -198,7 +188,7 @@ def verify(
         numbers = ", ".join(f"{name} {value:.6g}" for name, value in verdict.numbers.items())
         lines.append(f"{verdict.gate}: {'passed' if verdict.passed else 'FAILED'} ({numbers})")
         lines += [f"  {note}" for note in verdict.notes]
-    _emit(document, as_json, lines)
+    emit(document, as_json, lines)
     if failed := [verdict.gate for verdict in verdicts if not verdict.passed]:
         raise GateFailedError(f"build {build} against {base}: gate {', '.join(failed)} failed")
 
@@ -214,29 +204,12 @@ def roofline(
 
     found = measure(gpu)
     if out is not None:
-        _write(out, json.dumps(_without_nan(found), indent=1, allow_nan=False))
+        write_text(out, json.dumps(without_nan(found), indent=1, allow_nan=False))
     lines = [f"{found['device']}: t0 {found['t0_ns'] / 1e3:.2f} µs, rate {found['rate_gbps']:.0f} GB/s"]
     lines += [f"{p['nbytes']:>12} B {p['ns'] / 1e3:10.2f} µs {p['gbps']:8.0f} GB/s" for p in found["points"]]
-    _emit(found, as_json, lines)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    except OSError as error:
-        raise EngineError(f"{path} cannot be written: {error.strerror}") from error
-    with os.fdopen(handle, "w", encoding="utf-8") as out:
-        out.write(text)
-    Path(temporary).replace(path)
+    emit(found, as_json, lines)
 
 
 def main() -> None:
-    """Entry point: exit code 0, 1 for a failed gate, 2 for bad input or a missing device."""
-    try:
-        app()
-    except AttribError as error:
-        print(f"engine: {error}", file=sys.stderr)
-        sys.exit(2)
-    except GateFailedError as error:
-        print(f"engine: {error}", file=sys.stderr)
-        sys.exit(1)
+    """Entry point."""
+    run(app)

@@ -74,7 +74,9 @@ class Tokenizer:
         try:
             expected = text.encode()
         except UnicodeEncodeError:
-            raise EngineError("the text holds lone surrogates, which no UTF-8 text has; was it read as UTF-8?") from None
+            raise EngineError(
+                "the text holds lone surrogates, which no UTF-8 text has; was it read as UTF-8?"
+            ) from None
         self._library.encode_special_tokens = not specials
         ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
         # without an unknown token the library leaves out what it has no token for

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine import cli, driver, module
+from engine import cli, cli_common, driver, module
 from engine.errors import BuildError, CudaError, DeviceMemoryError
 from engine.kernels_matvec import matvec_padded_f32
 
@@ -179,7 +179,7 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (["bench", "7b", "--steps", "0"], "--steps 0 is not a positive number"),
         (["generate", "7b", "--tokens", "1,x"], "--tokens '1,x' is not a list of whole numbers"),
         (["verify", "7b", "--gate", "nope"], "gate 'nope' does not exist"),
-        (["synth", "qwen2.5-0.5b"], "has type"),
+        (["synth", "nope"], "model 'nope' is not built in"),
         (["synth", "7b", "--out", "/absent/folder/x.gguf"], "cannot be written: No such file"),
     ],
 )
@@ -195,5 +195,5 @@ def test_bad_input_is_one_sentence_and_code_2(
 
 
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
-    cli._emit({"a": float("nan"), "b": [1.5, float("inf")]}, True, [])
+    cli_common.emit({"a": float("nan"), "b": [1.5, float("inf")]}, True, [])
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1.5, None]}
