@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from attrib import ggufmodel, ledger, rules, traffic
+from attrib import ggufmodel, ledger, rules, stages, traffic
 from attrib.device import Device, lookup
-from attrib.errors import RefusedError
-from attrib.ledger import Ledger
-from attrib.manifest import Manifest
+from attrib.errors import JoinError, RefusedError
+from attrib.ledger import NS, Ledger
+from attrib.manifest import Launch, Manifest
 from attrib.manifest import load as load_manifest
 from attrib.models import Model, builtin
 from attrib.selection import select
+from attrib.stages import Summary, Timeline
 from attrib.steps import Steps, find_steps
-from attrib.trace import Gpu, Trace
+from attrib.trace import PID_MASK, PID_SHIFT, Gpu, Trace
 from attrib.traffic import Traffic
 
 
@@ -28,6 +30,8 @@ class Options:
     rules: Path | None = None
     table: Path | None = None
     manifest: Path | Manifest | None = None
+    stages: Path | None = None
+    """times of a persistent kernel's stages; the file beside a manifest given by its path otherwise"""
     kv_length: int | None = None
     nvtx: str | None = None
     graph: int | None = None
@@ -45,7 +49,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Attribution:
-    """Steps of one device with their ledger and traffic."""
+    """Steps of one device with their ledger and traffic.
+
+    A persistent kernel that timed its stages is divided: each stage is a kernel row of `trace` and a position of
+    steps, ledger and traffic, as a launch is.
+    """
 
     trace: Trace
     steps: Steps
@@ -56,6 +64,27 @@ class Attribution:
     model: str
     build: str
     anchor: str
+    timeline: Timeline | None = None
+    """which positions are stages; None where all are launches"""
+    stages: Summary | None = None
+    by_launch: Attribution | None = None
+    """the same steps with the divided kernel as one launch; None where all are launches"""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def launches(self) -> int:
+        """Launches per step, however many stages one of them is divided into."""
+        return self.by_launch.steps.launches if self.by_launch is not None else self.steps.launches
+
+    @property
+    def staged(self) -> NDArray[np.bool_]:
+        """(positions,) which of them are stages."""
+        return self.timeline.staged if self.timeline is not None else np.zeros(self.steps.launches, bool)
+
+    @property
+    def waiting(self) -> NDArray[np.float64]:
+        """(steps, positions) ns that the blocks of a stage waited at the dependency in front of it; 0 for launches."""
+        return self.timeline.wait if self.timeline is not None else np.zeros(self.steps.rows.shape)
 
     @property
     def device_name(self) -> str:
@@ -70,7 +99,7 @@ class Attribution:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Everything noticed while reading; a table prints them below itself."""
-        notes = [*self.trace.notes, *self.steps.warnings, *self.traffic.warnings]
+        notes = [*self.trace.notes, *self.steps.warnings, *self.traffic.warnings, *self.notes]
         if self.steps.excluded:
             listed = ", ".join(f"{number} × {reason}" for reason, number in self.steps.excluded.items())
             notes.append(f"excluded: {listed}")
@@ -91,7 +120,7 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
         raise RefusedError("steps are either NVTX ranges (--step-nvtx) or found otherwise (--graph, --steps), not both")
     if options.rules is not None and options.model is None:
         raise RefusedError("--rules says how launches map to a model's matrices; give --model too")
-    trace = select(trace, options.range, options.range_nvtx)
+    whole, trace = trace, select(trace, options.range, options.range_nvtx)
     steps = find_steps(trace, options.nvtx, options.graph, options.device, options.process, options.steps)
     kernels = trace.kernels
     closed = ledger.close_rows(kernels.start, kernels.end, steps.rows)
@@ -112,7 +141,94 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
     else:
         found = traffic.from_names(trace, steps)
     gpu = trace.gpu(steps.device, steps.process)
-    return Attribution(trace, steps, closed, found, gpu, lookup(gpu.name), model, build, anchor)
+    attribution = Attribution(trace, steps, closed, found, gpu, lookup(gpu.name), model, build, anchor)
+    if options.manifest is None:
+        return attribution
+    beside = options.manifest.parent / stages.FILE if isinstance(options.manifest, Path) else None
+    return _with_stages(attribution, whole, options, manifest, options.stages or beside)
+
+
+def _with_stages(
+    found: Attribution, whole: Trace, options: Options, manifest: Manifest, path: Path | None
+) -> Attribution:
+    """Divide the persistent kernel that the stamps at `path` are of; `whole` is the trace nothing was selected from."""
+    nodes = manifest.graph().nodes
+    described = [node for node in nodes if node.stages]
+    if not described:
+        return found
+    try:
+        if path is None:
+            raise JoinError(f"no {stages.FILE} was given with the manifest")
+        stamps = stages.load(path)
+    except JoinError as error:
+        return replace(found, notes=tuple(_one_row(node, str(error)) for node in described))
+    stages.check(stamps, nodes)
+    place, of = _places(found, whole, options)
+    replay = stages.replay_of(stamps, place, of)
+    notes = [_one_row(node, f"{path} has none of them") for node in described if node.i != stamps.node]
+    if of < len(stamps.end):
+        notes.append(
+            f"{path} has stamps of {len(stamps.end)} replays and the trace {of}: joined from the last backwards"
+        )
+    found = replace(_only(found, replay >= 0), notes=tuple(notes))
+    rows, kernels = found.steps.rows, found.trace.kernels
+    start, end = kernels.start[rows], kernels.end[rows]
+    timeline = stages.divide(start, end, stamps, replay[replay >= 0])
+    columns, positions = stages.columns(kernels, rows, timeline)
+    closed = ledger.divide(found.ledger, end, timeline.launch, timeline.start, timeline.end)
+    bytes_of = traffic.from_manifest(found.trace, found.steps, manifest, divided=stamps.node)
+    kernel = nodes[stamps.node].kernel
+    summary = Summary(
+        kernel=kernel,
+        sites=len(np.unique(bytes_of.site[timeline.staged])),
+        stages=int(np.count_nonzero(timeline.staged)),
+        seconds=float(np.median(closed.duration[:, timeline.staged].sum(axis=1))) * NS,
+        waiting=float(np.median(timeline.wait.sum(axis=1))) * NS,
+        tick=stamps.tick,
+    )
+    return replace(
+        found,
+        trace=found.trace.restricted(columns, summary.describe()),
+        steps=replace(found.steps, rows=positions),
+        ledger=closed,
+        traffic=bytes_of,
+        timeline=timeline,
+        stages=summary,
+        by_launch=found,
+        notes=(*found.notes, *timeline.warnings(kernel)),
+    )
+
+
+def _one_row(node: Launch, reason: str) -> str:
+    return f"{node.kernel} stays one row, for the times of its {len(node.stages)} stages are missing: {reason}"
+
+
+def _places(found: Attribution, whole: Trace, options: Options) -> tuple[NDArray[np.int64], int]:
+    """(steps,) place of each step among all in the trace, and their number, whatever part of it was selected."""
+    steps = found.steps
+    if found.trace is whole:
+        return steps.place, steps.of
+    pid = steps.process >> PID_SHIFT & PID_MASK if steps.process >= 0 else None
+    every = find_steps(whole, options.nvtx, options.graph, steps.device, pid, options.steps)
+    began, all_began = (t.kernels.start[s.rows[:, 0]] for t, s in ((found.trace, steps), (whole, every)))
+    at = np.minimum(np.searchsorted(all_began, began), len(all_began) - 1)
+    return np.where(all_began[at] == began, every.place[at], -every.of), every.of
+
+
+def _only(found: Attribution, kept: NDArray[np.bool_]) -> Attribution:
+    """The attribution with some of its steps; the others are counted as excluded."""
+    left = int(np.count_nonzero(~kept))
+    if not left:
+        return found
+    steps, kernels = found.steps, found.trace.kernels
+    fewer = replace(
+        steps,
+        rows=steps.rows[kept],
+        place=steps.place[kept],
+        excluded={**steps.excluded, "step without stamps of its stages": left},
+        outside=steps.outside + left * steps.launches,
+    )
+    return replace(found, steps=fewer, ledger=ledger.close_rows(kernels.start, kernels.end, fewer.rows))
 
 
 def load_model(spec: str) -> Model:

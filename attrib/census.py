@@ -6,7 +6,6 @@ over time, from exclusive time (the headline) and from duration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,19 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib.attribution import Attribution
+from attrib.census_groups import BY, Sums, grouping
 from attrib.device import GIGA, Roofline
 from attrib.errors import RefusedError
 from attrib.jsonout import document, whole
 from attrib.layers import layer_rates
 from attrib.ledger import NS
 from attrib.roofline import RateClass, choose
+from attrib.stages import Summary
 from attrib.traffic import STREAMING
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "attrib.census/1"
-BY = ("site", "kernel", "layer")
 ROUNDING = 1e-9
 """A rate at the very edge of the class is in it, whatever the last bit of a division says."""
 
@@ -54,7 +54,9 @@ class SiteRow:
     straggler: bool
     impossible: bool
     overlapped: bool
-    """the exclusive rate alone passes the peak: the launch streamed inside its predecessor's time"""
+    """the rate alone passes the peak: the launch, or stage of one, streamed inside its predecessor's time"""
+    wait: float
+    """seconds a stage's blocks waited at the dependency in front of it, on average; NaN for launches"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,6 +88,8 @@ class Census:
     """weight bytes of a layer over the time from its first weight launch to the next layer's"""
     impossible_step: bool
     traffic_source: str
+    stages: Summary | None
+    """of the rows that are stages of one persistent kernel; None where all are launches"""
     by: str
     warnings: tuple[str, ...]
 
@@ -138,6 +142,7 @@ class Census:
                 "layer_min_gbps": float(layers.min()),
                 "layer_max_gbps": float(layers.max()),
             },
+            "stages": self.stages.to_json() if self.stages else None,
             "by": self.by,
             "sites": [self._row_json(row) for row in self.rows],
             "warnings": list(self.warnings),
@@ -166,6 +171,7 @@ class Census:
             "straggler": row.straggler,
             "impossible": row.impossible,
             "overlapped": row.overlapped,
+            "wait_us": row.wait * 1e6,
         }
 
     def to_pandas(self) -> pd.DataFrame:
@@ -191,8 +197,10 @@ def census(attribution: Attribution, rate_class: str | None = None, by: str = "s
     """
     if by not in BY:
         raise RefusedError(f"--by {by!r} is not one of {', '.join(BY)}")
-    keys, group = _grouping(attribution, by)
-    sums = _Sums.of(attribution, group, len(keys))
+    if by == "kernel":
+        attribution = attribution.by_launch or attribution
+    keys, group = grouping(attribution, by)
+    sums = Sums.of(attribution, group, len(keys))
     points = sums.points()
     chosen = choose(rate_class, attribution.known, attribution.device_name, points)
     rows = [_row(attribution, sums, i, keys[i], chosen) for i in range(len(keys))]
@@ -207,6 +215,7 @@ def census(attribution: Attribution, rate_class: str | None = None, by: str = "s
     between = found.between_steps()
     step_rate = moved / span if span else np.nan
     impossible_step = bool(step_rate > attribution.peak)
+    rates = layer_rates(attribution)
     return Census(
         device=attribution.device_name,
         model=attribution.model,
@@ -218,7 +227,7 @@ def census(attribution: Attribution, rate_class: str | None = None, by: str = "s
         step_source=attribution.steps.source,
         step_count=attribution.steps.count,
         excluded=attribution.steps.excluded,
-        launches=attribution.steps.launches,
+        launches=attribution.launches,
         outside=attribution.steps.outside,
         span=span,
         idle=float(np.median(found.idle)) * NS,
@@ -228,84 +237,16 @@ def census(attribution: Attribution, rate_class: str | None = None, by: str = "s
         matched_share=matched,
         step_bytes=streamed,
         step_rate=step_rate,
-        layer_rates=layer_rates(attribution),
+        layer_rates=rates,
         impossible_step=impossible_step,
         traffic_source=attribution.traffic.source,
+        stages=attribution.stages,
         by=by,
-        warnings=_warnings(attribution, chosen, rows, step_rate, impossible_step),
+        warnings=_warnings(attribution, chosen, rows, step_rate, impossible_step, rates),
     )
 
 
-def _grouping(attribution: Attribution, by: str) -> tuple[list[tuple[str, str, str]], NDArray[np.int64]]:
-    """(label, quant, category) of each group, and the group of each position."""
-    traffic = attribution.traffic
-    names, variants = attribution.trace.names, attribution.trace.kernels.variants
-    first = attribution.trace.kernels.variant[attribution.steps.rows[0]]
-
-    def of_kernel(p: int) -> str:
-        x, y, z = (int(g) for g in variants.grid[first[p]])
-        grid = f"{x}×{y}×{z}" if z != 1 else f"{x}×{y}" if y != 1 else str(x)
-        return f"{names.label[first[p]]} [{grid}]"
-
-    def of_layer(p: int) -> str:
-        layer = int(traffic.layer[p])
-        key = traffic.sites[traffic.site[p]].key
-        return f"blk.{layer}.{key}" if layer >= 0 else key
-
-    label: Callable[[int], str] = {
-        "site": lambda p: traffic.sites[traffic.site[p]].key,
-        "kernel": of_kernel,
-        "layer": of_layer,
-    }[by]
-    found: dict[tuple[str, str, str], int] = {}
-    group = np.empty(len(traffic.site), np.int64)
-    for p, site in enumerate(traffic.site):
-        key = (label(p), traffic.sites[site].quant, traffic.sites[site].category)
-        group[p] = found.setdefault(key, len(found))
-    return list(found), group
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """Per group: launches, and per step the sums of duration and exclusive time in seconds."""
-
-    group: NDArray[np.int64]
-    launches: NDArray[np.int64]
-    duration: NDArray[np.float64]
-    exclusive: NDArray[np.float64]
-    weight: NDArray[np.float64]
-    kv: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, attribution: Attribution, group: NDArray[np.int64], groups: int) -> _Sums:
-        found = attribution.ledger
-        member = np.zeros((len(group), groups))
-        member[np.arange(len(group)), group] = 1.0
-
-        def summed(values: NDArray[np.int64]) -> NDArray[np.float64]:
-            # ns below 2**53 are exact in float64, so a matrix product adds them without rounding
-            return (values @ member) * NS
-
-        return cls(
-            group,
-            np.bincount(group, minlength=groups),
-            summed(found.duration),
-            summed(found.exclusive),
-            attribution.traffic.weight_bytes,
-            attribution.traffic.kv_bytes,
-        )
-
-    def points(self) -> list[tuple[float, float, int]]:
-        """(bytes, median exclusive seconds, launches) of the groups with known weight bytes."""
-        points = []
-        for i, number in enumerate(self.launches):
-            nbytes = self.weight[self.group == i].mean()
-            if np.isfinite(nbytes):
-                points.append((float(nbytes), float(np.median(self.exclusive[:, i])) / int(number), int(number)))
-        return points
-
-
-def _row(attribution: Attribution, sums: _Sums, i: int, key: tuple[str, str, str], chosen: RateClass | None) -> SiteRow:
+def _row(attribution: Attribution, sums: Sums, i: int, key: tuple[str, str, str], chosen: RateClass | None) -> SiteRow:
     mine = sums.group == i
     number = int(sums.launches[i])
     weight = sums.weight[mine]
@@ -344,11 +285,16 @@ def _row(attribution: Attribution, sums: _Sums, i: int, key: tuple[str, str, str
         straggler=straggler,
         impossible=impossible,
         overlapped=bool(rate > attribution.peak and not impossible),
+        wait=float(np.median(sums.wait[:, i])) / number,
     )
 
 
 def _impossible(attribution: Attribution, mine: NDArray[np.bool_]) -> bool:
-    """Whether a launch's median duration is too short for its weight bytes at the DRAM peak."""
+    """Whether a launch's median duration is too short for its weight bytes at the DRAM peak.
+
+    A stage may honestly be: its kernel loads its weights during the stages before it.
+    """
+    mine = mine & ~attribution.staged
     floor = attribution.traffic.weight_bytes[mine] / attribution.peak / NS
     if not np.isfinite(floor).any():
         return False
@@ -367,6 +313,7 @@ def _warnings(
     rows: list[SiteRow],
     step_rate: float,
     impossible_step: bool,
+    rates: tuple[float, ...],
 ) -> tuple[str, ...]:
     notes = list(attribution.warnings)
     if attribution.traffic.source == "none":
@@ -384,6 +331,11 @@ def _warnings(
         notes.append(
             f"IMPOSSIBLE RATE: the step moves {step_rate / GIGA:.0f} GB/s over its span, above the DRAM peak "
             f"of {peak:.0f} GB/s: work was dropped"
+        )
+    if attribution.stages is not None and rates and np.median(rates) > attribution.peak:
+        notes.append(
+            f"IMPOSSIBLE RATE: the median layer moves its weights at {float(np.median(rates)) / GIGA:.0f} GB/s, above "
+            f"the DRAM peak of {peak:.0f} GB/s: work was dropped, or the weights stayed in cache"
         )
     if chosen is not None and chosen.source.startswith("fit"):
         notes.append("the class is a fit to this trace: it ranks its sites but cannot show that all of them are slow")
