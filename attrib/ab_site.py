@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attrib import api, capture
+from attrib import api, capture, stages
 from attrib import manifest as manifests
 from attrib.builds import Side
 from attrib.errors import RefusedError
@@ -58,7 +58,8 @@ def _row(nsys: capture.Nsys, target: Target, site: str, side: Side, gpu: int, li
         trace = api.open(capture.export(nsys, report, folder / "trace.sqlite"))
         capture.require_kernels(trace)
         manifest = manifests.load(path)
-        attribution = api.attribution(trace, manifest=manifest, anchor=target.label, steps="graph")
+        stamps = folder / stages.FILE
+        attribution = api.attribution(trace, manifest=manifest, stages=stamps, anchor=target.label, steps="graph")
         capture.check_decode(attribution, manifest, DEFAULT_STEPS)
         rows: list[dict[str, Any]] = api.census(attribution).to_json()["sites"]
     found = next((row for row in rows if row["site"] == site), None)

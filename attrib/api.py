@@ -54,7 +54,7 @@ def census(trace: TraceLike | Attribution, rate_class: str | None = None, by: st
 
     `rate_class` is `LO:HI` in GB/s, table, measured or fit; `by` is site, kernel or layer. Options: `model`
     (built-in name or GGUF path), `rules`, `table` (CSV of bytes), `manifest`, `kv_length`, `nvtx`, `graph`,
-    `device`, `steps`.
+    `device`, `steps`, `stages` (times of a persistent kernel's stages, where they are not beside the manifest).
     """
     return take_census(_attributed(trace, options), rate_class, by)
 

@@ -212,7 +212,7 @@ def _places(found: Attribution, whole: Trace, options: Options) -> tuple[NDArray
     every = find_steps(whole, options.nvtx, options.graph, steps.device, pid, options.steps)
     began, all_began = (t.kernels.start[s.rows[:, 0]] for t, s in ((found.trace, steps), (whole, every)))
     at = np.minimum(np.searchsorted(all_began, began), len(all_began) - 1)
-    return np.where(all_began[at] == began, every.place[at], -every.of), every.of
+    return np.where(all_began[at] == began, every.place[at], -1), every.of
 
 
 def _only(found: Attribution, kept: NDArray[np.bool_]) -> Attribution:

@@ -269,6 +269,7 @@ def check_decode(attribution: Attribution, manifest: Manifest, steps: int) -> Co
 
     Names and grids were compared when `attribution` was joined to the manifest. Raises JoinError with the loss.
     """
+    attribution = attribution.by_launch or attribution
     trace, found = attribution.trace, attribution.steps
     for reason in ("step cut short", "step with other launches"):
         if number := found.excluded.get(reason, 0):

@@ -14,6 +14,7 @@ from attrib.attribution import Attribution, Options, attribute
 from attrib.errors import NoDataError
 from attrib.manifest import Manifest
 from attrib.manifest import load as load_manifest
+from attrib.stages import FILE as STAGES
 from attrib.trace import open_trace
 from attrib.traffic import Site
 
@@ -29,6 +30,7 @@ class SiteTimes:
 
     site: Site
     launches: int
+    """or stages of a persistent kernel"""
     short_launches: int
     """launches under 2 µs, median over steps"""
     weight_bytes: float
@@ -65,7 +67,7 @@ class Side:
     def of(cls, attribution: Attribution, label: str) -> Side:
         """Group the ledger of an attribution by site."""
         found, traffic = attribution.ledger, attribution.traffic
-        short = found.duration < SHORT_NS
+        short = (found.duration < SHORT_NS) & ~attribution.staged
         sites = []
         for number, site in enumerate(traffic.sites):
             mine = np.flatnonzero(traffic.site == number)
@@ -86,7 +88,7 @@ class Side:
             build=attribution.build,
             anchor=attribution.anchor,
             source=attribution.steps.source,
-            launches=attribution.steps.launches,
+            launches=attribution.launches,
             sites=tuple(sites),
             span=found.span,
             idle=found.idle - copied,
@@ -120,7 +122,7 @@ def load(path: Path, options: Options, reader: str = "auto") -> Loaded:
     manifest = load_manifest(path / MANIFEST)
     trace, label = open_trace(path / TRACE, reader), path.resolve().name
     if not manifest.anchor.rpartition(":")[2].startswith(PREFILL):
-        return Loaded(attribute(trace, replace(options, manifest=manifest)), manifest, label)
+        return Loaded(attribute(trace, replace(options, manifest=manifest, stages=path / STAGES)), manifest, label)
     found = attribute(
         trace,
         replace(

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from attrib import api, capture, runs
+from attrib import api, capture, runs, stages
 from attrib import manifest as manifests
 from attrib.anatomy import Anatomy
 from attrib.attribution import Attribution
@@ -283,7 +283,8 @@ def _analyse(work: Path, target: Target, nsys: str, bench: dict[str, Any], manif
     trace = api.open(work / "trace.sqlite")
     capture.require_kernels(trace)
     if target.decodes:
-        attribution = api.attribution(trace, manifest=manifest, anchor=target.label, steps="graph")
+        stamps = work / stages.FILE
+        attribution = api.attribution(trace, manifest=manifest, stages=stamps, anchor=target.label, steps="graph")
         complete = capture.check_decode(attribution, manifest, steps)
     else:
         label = f"{manifest.build.name} {manifest.build.hash[:8]}"

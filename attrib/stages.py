@@ -185,10 +185,10 @@ def check(stamps: Stamps, nodes: Sequence[Launch]) -> None:
 def replay_of(stamps: Stamps, place: NDArray[np.int64], of: int) -> NDArray[np.int64]:
     """(steps,) the stamped replay each step is, -1 for none.
 
-    `place` (steps,) is a step's place among the `of` replays in the trace. The traced steps come last in a run, so
-    both are counted from their ends. Raises JoinError when no step was stamped.
+    `place` (steps,) is a step's place among the `of` replays in the trace, -1 where it has none. The traced steps
+    come last in a run, so both are counted from their ends. Raises JoinError when no step was stamped.
     """
-    replay = place - of + len(stamps.end)
+    replay = np.where(place < 0, -1, place - of + len(stamps.end))
     if not np.any(replay >= 0):
         raise JoinError(
             f"{stamps.path} has stamps of the last {len(stamps.end)} replays, and no step kept is among the last "

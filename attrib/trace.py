@@ -121,7 +121,7 @@ class Trace:
         return columns
 
     def restricted(self, kernels: KernelColumns, note: str) -> Trace:
-        """This trace with only `kernels`, which are some of its own, and a note of what was kept."""
+        """This trace with `kernels`, some of its own or parts of them, and a note of what was kept or divided."""
         part = copy(self)
         part.__dict__["kernels"] = kernels
         part.notes = (*self.notes, note)
