@@ -1,4 +1,4 @@
-"""Step anatomy: the ledger grouped into categories, with counts of launches and of short launches."""
+"""Step anatomy: the ledger grouped into categories, with counts of launches, of short launches and of stages."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from attrib.attribution import Attribution
 from attrib.categories import COPIES, IDLE, order
 from attrib.jsonout import document
 from attrib.ledger import NS, idle_under_copies
+from attrib.stages import Summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,13 +24,16 @@ SHORT_NS = 2000
 
 @dataclass(frozen=True)
 class AnatomyRow:
-    """One category; seconds per step are medians over steps."""
+    """One category; seconds per step are medians over steps. A kernel divided into stages is a launch of none."""
 
     category: str
     seconds: float
     duration: float
     launches: int
     short_launches: int
+    stages: int
+    waiting: float
+    """seconds that blocks waited at dependencies in front of its stages, on average; NaN without stages"""
     share_of_span: float
     share_of_kernel_time: float
 
@@ -48,6 +52,8 @@ class Anatomy:
     step_count: int
     launches: int
     short_launches: int
+    stages: Summary | None
+    """of the one launch that is divided into stages; None where none is"""
     closure_ns: int
     warnings: tuple[str, ...]
 
@@ -73,6 +79,7 @@ class Anatomy:
                     "launches": self.launches,
                     "launches_under_2us": self.short_launches,
                 },
+                "stages": self.stages.to_json() if self.stages else None,
                 "ledger": {"closure_ns": self.closure_ns},
                 "categories": [
                     {
@@ -81,6 +88,8 @@ class Anatomy:
                         "duration_ms": row.duration * 1e3,
                         "launches": row.launches,
                         "launches_under_2us": row.short_launches,
+                        "stages": row.stages,
+                        "waiting_ms": row.waiting * 1e3,
                         "pct_of_span": row.share_of_span * 100,
                         "pct_of_kernel_time": row.share_of_kernel_time * 100,
                     }
@@ -122,7 +131,8 @@ def anatomy(attribution: Attribution) -> Anatomy:
     """
     found, traffic = attribution.ledger, attribution.traffic
     category = np.array([site.category for site in traffic.sites])[traffic.site]
-    short = found.duration < SHORT_NS
+    staged, waiting = attribution.staged, attribution.waiting
+    short = (found.duration < SHORT_NS) & ~staged
     busy = found.exclusive.sum(axis=1)
     copied = copied_ns(attribution)
     rows = []
@@ -143,8 +153,10 @@ def anatomy(attribution: Attribution) -> Anatomy:
                 category=name,
                 seconds=float(np.median(seconds)) * NS,
                 duration=float(np.median(duration)) * NS if name != IDLE else np.nan,
-                launches=len(mine),
+                launches=int(np.count_nonzero(~staged[mine])),
                 short_launches=int(np.median(short[:, mine].sum(axis=1))) if len(mine) else 0,
+                stages=int(np.count_nonzero(staged[mine])),
+                waiting=float(np.median(waiting[:, mine].sum(axis=1))) * NS if staged[mine].any() else np.nan,
                 share_of_span=float(np.median(seconds) / max(np.median(found.span), 1)),
                 share_of_kernel_time=share,
             )
@@ -158,8 +170,9 @@ def anatomy(attribution: Attribution) -> Anatomy:
         rows=tuple(rows),
         span=float(np.median(found.span)) * NS,
         step_count=attribution.steps.count,
-        launches=attribution.steps.launches,
+        launches=attribution.launches,
         short_launches=int(np.median(short.sum(axis=1))),
+        stages=attribution.stages,
         closure_ns=found.closure_ns,
         warnings=(*attribution.warnings, *_copy_note(copied)),
     )

@@ -13,6 +13,7 @@ from attrib.anatomy import Anatomy
 from attrib.census import Census, SiteRow
 from attrib.device import GIGA
 from attrib.info import Info
+from attrib.stages import Summary
 from attrib.stragglers import Stragglers
 
 WIDTH = 100
@@ -111,9 +112,10 @@ def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> Non
     """The anatomy of one step, or of several anchors below each other."""
     for title, found in anatomies:
         out.print(Text(_heading("Step anatomy", title, found.device, found.model, found.build, found.anchor)))
+        staged = (("stages", "right"), ("waiting ms", "right")) if found.stages else ()
         table = _table(
             ("category", "left"), ("ms/step", "right"), ("% of span", "right"), ("% of kernel time", "right"),
-            ("Σ durations ms", "right"), ("launches", "right"), ("< 2 µs", "right"),
+            ("Σ durations ms", "right"), ("launches", "right"), ("< 2 µs", "right"), *staged,
         )  # fmt: skip
         for row in found.rows:
             table.add_row(
@@ -124,6 +126,7 @@ def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> Non
                 number(row.duration * 1e3, 3),
                 str(row.launches) if row.launches else "",
                 str(row.short_launches) if row.launches else "",
+                *((str(row.stages), number(row.waiting * 1e3, 3)) if row.stages else ("", "") * bool(staged)),
             )
         table.add_section()
         table.add_row(
@@ -134,11 +137,13 @@ def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> Non
             "",
             str(found.launches),
             str(found.short_launches),
+            *((str(found.stages.stages), number(found.stages.waiting * 1e3, 3)) if found.stages else ()),
         )
         out.print(table)
         out.print(
             Text(
                 f"{_count(found.step_count, 'step')} ({found.source}); medians; ledger closes to {found.closure_ns} ns"
+                + (f"\n{_divided(found.launches, found.stages)}" if found.stages else "")
             )
         )
         print_footnotes(out, found.warnings)
@@ -176,6 +181,10 @@ def _count(number: int, thing: str, several: str = "") -> str:
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {several or thing + 's'}"
 
 
+def _divided(launches: int, stages: Summary) -> str:
+    return f"1 of {_count(launches, 'launch', 'launches')} is {stages.kernel} with {_count(stages.stages, 'stage')}"
+
+
 def _steps_line(census: Census) -> str:
     between = f"{census.between * 1e3:.3f} ms between steps, " if math.isfinite(census.between) else ""
     return (
@@ -184,6 +193,7 @@ def _steps_line(census: Census) -> str:
         f"Σ durations {census.duration_sum * 1e3:.3f} ms, {between}"
         f"ledger closes to {census.closure_ns} ns"
         + (f"\n{_count(census.outside, 'launch', 'launches')} outside the steps" if census.outside else "")
+        + (f"\n{_divided(census.launches, census.stages)}" if census.stages else "")
     )
 
 
