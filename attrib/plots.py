@@ -157,22 +157,25 @@ def _launch_counts(axes: Any, found: Sequence[Anatomy], names: Sequence[str], sh
     categories = [name for name in shown if name != IDLE]
     width = 0.8 / len(found)
     most = 1
+    what = "launches and stages per step" if any(a.stages for a in found) else "launches per step"
     for n, a in enumerate(found):
         rows = {row.category: row for row in a.rows}
-        launches = [rows[c].launches if c in rows else 0 for c in categories]
+        launches = [rows[c].launches + rows[c].stages if c in rows else 0 for c in categories]
+        stages = [rows[c].stages if c in rows else 0 for c in categories]
         short = [rows[c].short_launches if c in rows else 0 for c in categories]
         places = [i + (n - (len(found) - 1) / 2) * width for i in range(len(categories))]
         shade = ("#BBBBBB", "#777777")[n % 2]
-        label = "launches per step" + (f", {shortened(names[n])}" if len(found) > 1 else "")
+        label = what + (f", {shortened(names[n])}" if len(found) > 1 else "")
         axes.barh(places, launches, height=width * 0.9, color=shade, edgecolor="black", lw=0.5, label=label)
         axes.barh(places, short, height=width * 0.45, color="black", label="of these under 2 µs" if n == 0 else None)
         most = max([most, *launches])
-        for place, total, under in zip(places, launches, short, strict=True):
-            axes.text(total + most * 0.008, place, f"{total} ({under} < 2 µs)", va="center", fontsize=8)
+        for place, total, part, under in zip(places, launches, stages, short, strict=True):
+            of = [f"{part} stage{'s' * (part > 1)}"] * bool(part) + [f"{under} < 2 µs"] * (total > part or not part)
+            axes.text(total + most * 0.008, place, f"{total} ({', '.join(of)})", va="center", fontsize=8)
     axes.set_yticks(range(len(categories)), categories)
     axes.invert_yaxis()
     axes.set_xlim(0, most * 1.2)
-    axes.set_xlabel("launches per step")
+    axes.set_xlabel(what)
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, fontsize=8, borderaxespad=0.2)
 
 
