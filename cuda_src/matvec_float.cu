@@ -1,5 +1,5 @@
-// f16 or f32 matrix x f32 activations, one block a row, one unit of 32 weights a thread and turn of the loop.
-#include "quant.cuh"
+// f16, bf16 or f32 matrix x f32 activations, one block a row, one unit of 32 weights a thread and turn of the loop.
+#include "octet_planes.cuh"
 #include "reduce.cuh"
 
 // weights [rows][cols]; x f32 [tokens][cols]; bias f32 [rows] or null; residual f32 [tokens][rows] or null;
@@ -26,6 +26,11 @@ extern "C" __global__ void __launch_bounds__(256)
     matvec_f16(const u8* weights, const float* x, const float* bias, const float* residual, float* out, int rows,
                int cols) {
     matvec<F16>(weights, x, bias, residual, out, rows, cols);
+}
+extern "C" __global__ void __launch_bounds__(256)
+    matvec_bf16(const u8* weights, const float* x, const float* bias, const float* residual, float* out, int rows,
+                int cols) {
+    matvec<BF16>(weights, x, bias, residual, out, rows, cols);
 }
 extern "C" __global__ void __launch_bounds__(256)
     matvec_f32(const u8* weights, const float* x, const float* bias, const float* residual, float* out, int rows,

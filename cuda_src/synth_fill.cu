@@ -1,21 +1,6 @@
 // Synthetic weights: every byte is a function of the tensor's key and its place, so any block can be made alone and
 // the host makes the same bytes (engine/synthetic.py). One thread a block of the format.
-#include "quant.cuh"
-
-// Word i of the stream `key`: the splitmix64 output function over a counter.
-DEVICE u64 random_word(u64 key, u64 i) {
-    u64 z = key + (i + 1) * 0x9e3779b97f4a7c15ull;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-}
-DEVICE u64 key_of(int low, int high) { return (u64)(u32)high << 32 | (u32)low; }
-
-// A scale near `bits`: the f16 pattern plus 0..15, taken from the top of a word whose low bytes are used elsewhere.
-DEVICE u16 jitter(int bits, u64 word) { return (u16)(bits + (int)(word >> 60)); }
-
-// Row blockIdx.x, block blockIdx.y blockDim.x + threadIdx.x of a [rows][cols] matrix in the GPU layout.
-#define BLOCK_INDEX (blockIdx.y * blockDim.x + threadIdx.x)
+#include "synth.cuh"
 
 // Words 0..17 of the block's 18 are its 144 bytes; word 0's first four bytes become d and dmin.
 extern "C" __global__ void __launch_bounds__(256)
@@ -70,6 +55,13 @@ extern "C" __global__ void __launch_bounds__(256)
     if (c >= cols) return;
     const u64 i = (u64)blockIdx.x * cols + c;
     out[i] = float_to_half(synth_value(key_of(key_lo, key_hi), i, offset, scale));
+}
+extern "C" __global__ void __launch_bounds__(256)
+    synth_bf16(u16* out, int cols, int key_lo, int key_hi, float offset, float scale) {
+    const int c = BLOCK_INDEX;
+    if (c >= cols) return;
+    const u64 i = (u64)blockIdx.x * cols + c;
+    out[i] = float_to_bf16(synth_value(key_of(key_lo, key_hi), i, offset, scale));
 }
 extern "C" __global__ void __launch_bounds__(256)
     synth_f32(float* out, int cols, int key_lo, int key_hi, float offset, float scale) {

@@ -15,7 +15,7 @@ from attrib.models import BLOCKS, Tensor
 from engine import driver, module
 from engine.config import ModelConfig
 from engine.errors import CudaError, ModelError
-from engine.quant import Bytes
+from engine.quant_blocks import Bytes
 from engine.repack import from_gpu, gpu_bytes
 from engine.synth import fill_tensor, host_rows, specs_for
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from engine import kernels_matvec, kernels_ops, kernels_weights
 from engine.kernels import KernelSpec
+from engine.quant import FLOATS
+from engine.quant_blocks import DEQUANTIZERS
 from engine.repack import GPU_QUANTS
 
 
@@ -12,11 +14,11 @@ def catalog(heads: int = 40, kv_heads: int = 8, head_dim: int = 128) -> tuple[Ke
     k_quants = ("q4_K", "q6_K")
     return (
         kernels_matvec.quantize_q8(),
-        *(kernels_matvec.mmvq(quant) for quant in (*k_quants, "q8_0")),
+        *(kernels_matvec.mmvq(quant) for quant in DEQUANTIZERS),
         *(kernels_matvec.mmvq(quant, prefetch=True) for quant in k_quants),
         *(kernels_matvec.mmvq_reread(quant) for quant in k_quants),
         *(kernels_matvec.matvec_padded_f32(quant) for quant in k_quants),
-        *(kernels_matvec.matvec_float(quant) for quant in ("f16", "f32")),
+        *(kernels_matvec.matvec_float(quant) for quant in FLOATS),
         kernels_ops.swiglu(),
         kernels_ops.add_residual(),
         kernels_ops.add_bias(),

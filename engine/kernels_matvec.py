@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from attrib.manifest import Dim3
+from attrib.models import BLOCKS
 from engine.kernels import (
     Counts,
     Coverage,
@@ -71,7 +72,7 @@ def mmvq(quant: str, prefetch: bool = False, threads: int = MAX_THREADS) -> Kern
         return fixed_passes(size, block[0], 2) if prefetch else strided(size, block[0])
 
     def check(shape: Shape) -> None:
-        multiple = UNIT if quant == "q8_0" else 256
+        multiple = max(UNIT, BLOCKS[quant][0])
         require(shape.cols % multiple == 0, name, f"rows of a multiple of {multiple} weights, not {shape.cols}")
 
     require(threads % WARP == 0 and WARP <= threads <= MAX_THREADS, name, "32 to 256 threads in whole warps")
@@ -126,7 +127,7 @@ def matvec_padded_f32(quant: str, rows_per_warp: int = 2, warps: int = 2) -> Ker
 
 
 def matvec_float(quant: str, threads: int = MAX_THREADS) -> KernelSpec:
-    """f16 or f32 weights × f32 activations, one block a row; cols a multiple of 32."""
+    """f16, bf16 or f32 weights × f32 activations, one block a row; cols a multiple of 32."""
     name = f"matvec_{quant}"
 
     def check(shape: Shape) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from attrib.manifest import Dim3
 from attrib.models import BLOCKS
 from engine.kernels import Coverage, KernelSpec, Kind, Shape, Traffic, ceil_div, one_each, require
+from engine.quant import FLOATS
 from engine.repack import gpu_bytes
+from engine.synthetic import OWN_STREAM
 
 THREADS = 256
 
 
 def dequantize_f16(quant: str) -> KernelSpec:
-    """out f16 [rows][cols] from weights in the GPU layout (q4_K, q6_K, q8_0 or f32); block x is the row."""
+    """out f16 [rows][cols] from weights in the GPU layout (any type but f16); block x is the row."""
     name = f"dequantize_f16_{quant}"
 
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:
@@ -37,12 +39,11 @@ def synth_fill(quant: str) -> KernelSpec:
     """Fill a matrix in the GPU layout with the bytes of `synthetic.synth_rows`; block x is a row.
 
     key_lo, key_hi: the tensor's 64-bit key. Block types take d_bits and dmin_bits, the f16 patterns the
-    scales start from; f16 and f32 take offset and scale, value = offset + scale · u with u uniform in [-1,
-    1).
+    scales start from; f16, bf16 and f32 take offset and scale, value = offset + scale · u, u uniform in [-1, 1).
     """
     name = f"synth_{quant}"
     tail: tuple[tuple[str, Kind], ...] = (
-        (("offset", "f32"), ("scale", "f32")) if quant in ("f16", "f32") else (("d_bits", "i32"), ("dmin_bits", "i32"))
+        (("offset", "f32"), ("scale", "f32")) if quant in FLOATS else (("d_bits", "i32"), ("dmin_bits", "i32"))
     )
     elements = BLOCKS[quant][0]
 
@@ -52,7 +53,7 @@ def synth_fill(quant: str) -> KernelSpec:
 
     return KernelSpec(
         name=name,
-        source="synth_fill.cu",
+        source="synth_fill.cu" if quant in (*FLOATS, *OWN_STREAM) else "synth_planes.cu",
         params=(("out", "ptr"), ("cols", "i32"), ("key_lo", "i32"), ("key_hi", "i32"), *tail),
         block=lambda shape: (THREADS if shape.cols // elements > 32 else 32, 1, 1),
         grid=lambda shape: (

@@ -1,24 +1,12 @@
-"""Block formats of quantized weights and activations, and what they mean as numbers.
+"""Weights and activations as numbers: stored rows of any type to f32, and the q8 blocks that kernels multiply.
 
-Stored formats follow the GGUF specification. A row is a whole number of blocks; all integers are
-little-endian and every nibble or bit pair named "low" is the less significant one.
-
-q4_K  256 weights, 144 bytes: f16 d, f16 dmin, 12 bytes of 6-bit scales and mins, 128 bytes of nibbles.
-      Eight sub-blocks of 32; sub-block s is nibble (s % 2) of bytes 32·(s//2) .. +31.
-      w = d · sc[s] · q − dmin · m[s], with q in 0..15. For s < 4: sc = b[s] & 63, m = b[s+4] & 63; otherwise
-      sc = (b[s+4] & 15) | (b[s−4] >> 6) << 4 and m = (b[s+4] >> 4) | (b[s] >> 6) << 4.
-q6_K  256 weights, 210 bytes: 128 bytes ql, 64 bytes qh, 16 int8 scales, f16 d.
-      Half h (128 weights), quarter j (32 weights), element l: weight 128h + 32j + l has the low four bits in
-      nibble j//2 of ql[64h + 32(j%2) + l] and the high two in bits 2j of qh[32h + l];
-      w = d · scale[8h + 2j + l//16] · (q − 32), with q in 0..63.
-q8_0  32 weights, 34 bytes: f16 d, 32 int8; w = d · q.
-f16, f32: as named.
+Block types are those of `quant_blocks`; f16, bf16 (the upper half of an f32) and f32 are stored value by value.
 
 q8 activations (`Q8_DTYPE`, never stored in a file): 48 bytes for 32 values, so that the quants are 16-byte
 aligned and one 16-byte load brings all the rest: f32 d, i32 sum of quants 0..15, i32 sum of quants 16..31,
 i32 zero, int8 q[32]. d = max|x| / 127, q = round-half-even(x · (127 / max|x|)), every operation in f32; a
 block whose max|x| is below 1e-30 has q = 0, because 127 / max|x| could overflow; a block holding NaN has
-d = NaN. The sums are exact and serve q6_K's −32 and q4_K's mins.
+d = NaN. The sums are exact and serve the offsets of weights, such as q6_K's −32 and q4_K's mins.
 """
 
 from __future__ import annotations
@@ -28,14 +16,13 @@ from numpy.typing import NDArray
 
 from attrib.models import BLOCKS, matrix_bytes
 from engine.errors import EngineError
-
-Bytes = NDArray[np.uint8]
-F32 = NDArray[np.float32]
+from engine.quant_blocks import DEQUANTIZERS, F32, SCALES_AT, Bytes
 
 Q8_DTYPE = np.dtype([("d", "<f4"), ("sum_lo", "<i4"), ("sum_hi", "<i4"), ("zero", "<i4"), ("q", "i1", (32,))])
 Q8_BLOCK_BYTES = Q8_DTYPE.itemsize
 Q8_SMALLEST = np.float32(1e-30)
-DEQUANTIZABLE = ("q4_K", "q6_K", "q8_0", "f16", "f32")
+FLOATS = ("f16", "bf16", "f32")
+QUANTS = (*DEQUANTIZERS, *FLOATS)
 
 
 class QuantError(EngineError):
@@ -53,43 +40,21 @@ def stored_rows(quant: str, data: Bytes, cols: int) -> Bytes:
     return data.reshape(-1, width)
 
 
-def _f16(raw: Bytes) -> F32:
-    return np.ascontiguousarray(raw).view(np.float16).astype(np.float32)
+def float_values(quant: str, stored: Bytes) -> F32:
+    """f16, bf16 or f32 bytes as f32, flat and in order."""
+    raw = np.ascontiguousarray(stored).reshape(-1)
+    if quant == "bf16":
+        return (raw.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return raw.view(np.float16 if quant == "f16" else np.float32).astype(np.float32)
 
 
-def q4_k_scales(packed: Bytes) -> tuple[Bytes, Bytes]:
-    """The eight scales and eight mins, uint8 [..., 8] each, of 12 packed bytes [..., 12]."""
-    first, second, third = packed[..., 0:4], packed[..., 4:8], packed[..., 8:12]
-    scales = np.concatenate([first & 63, (third & 15) | (first >> 6 << 4)], axis=-1)
-    mins = np.concatenate([second & 63, (third >> 4) | (second >> 6 << 4)], axis=-1)
-    return scales, mins
-
-
-def pack_q4_k_scales(scales: Bytes, mins: Bytes) -> Bytes:
-    """The inverse of `q4_k_scales`; scales and mins below 64."""
-    first = (scales[..., :4] & 63) | (scales[..., 4:] >> 4 << 6)
-    second = (mins[..., :4] & 63) | (mins[..., 4:] >> 4 << 6)
-    third = (scales[..., 4:] & 15) | ((mins[..., 4:] & 15) << 4)
-    return np.concatenate([first, second, third], axis=-1).astype(np.uint8)
-
-
-def _dequantize_q4_k(blocks: Bytes) -> F32:
-    d, dmin = _f16(blocks[:, 0:2]), _f16(blocks[:, 2:4])
-    scales, mins = q4_k_scales(blocks[:, 4:16])
-    nibbles = blocks[:, 16:].reshape(-1, 4, 1, 32) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1) & 15
-    q = nibbles.reshape(-1, 8, 32).astype(np.float32)
-    out: F32 = (d * scales)[:, :, None] * q - (dmin * mins)[:, :, None]
-    return out
-
-
-def _dequantize_q6_k(blocks: Bytes) -> F32:
-    low = blocks[:, :128].reshape(-1, 2, 1, 64) >> np.array([0, 4], np.uint8).reshape(1, 1, 2, 1) & 15
-    high = blocks[:, 128:192].reshape(-1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8).reshape(1, 1, 4, 1) & 3
-    q = (low.reshape(-1, 8, 32) | high.reshape(-1, 8, 32) << 4).astype(np.int8) - np.int8(32)
-    scales = np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
-    d = _f16(blocks[:, 208:210])
-    out: F32 = (d * scales)[:, :, None] * q.reshape(-1, 16, 16).astype(np.float32)
-    return out
+def float_bytes(quant: str, values: F32) -> Bytes:
+    """f32 values as f16, bf16 (both rounded to nearest even; finite values only for bf16) or f32 bytes, flat."""
+    if quant == "bf16":
+        bits = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint32)
+        rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+        return (rounded >> np.uint32(16)).astype("<u2").view(np.uint8)
+    return np.ascontiguousarray(values.astype(np.float16 if quant == "f16" else np.float32)).reshape(-1).view(np.uint8)
 
 
 def dequantize(quant: str, stored: Bytes, cols: int) -> F32:
@@ -98,17 +63,26 @@ def dequantize(quant: str, stored: Bytes, cols: int) -> F32:
     Raises QuantError for a type without a dequantizer.
     """
     rows = len(stored)
-    if quant not in DEQUANTIZABLE:
-        raise QuantError(f"{quant} weights cannot be dequantized here; known are {', '.join(DEQUANTIZABLE)}")
-    if quant in ("f16", "f32"):
-        kind = np.float16 if quant == "f16" else np.float32
-        return np.ascontiguousarray(stored).view(kind).astype(np.float32).reshape(rows, cols)
+    if quant in FLOATS:
+        return float_values(quant, stored).reshape(rows, cols)
+    if quant not in DEQUANTIZERS:
+        raise QuantError(f"{quant} weights cannot be dequantized here; known are {', '.join(QUANTS)}")
     blocks = np.ascontiguousarray(stored).reshape(-1, BLOCKS[quant][1])
-    if quant == "q8_0":
-        values = _f16(blocks[:, :2]) * np.ascontiguousarray(blocks[:, 2:]).view(np.int8).astype(np.float32)
+    return DEQUANTIZERS[quant](blocks).reshape(rows, cols)
+
+
+def not_finite(quant: str, stored: Bytes) -> int | None:
+    """The first of these stored rows that holds a NaN or an infinity, in a scale or a value, or None."""
+    if quant in FLOATS:
+        wrong = ~np.isfinite(float_values(quant, stored)).reshape(len(stored), -1)
     else:
-        values = _dequantize_q4_k(blocks) if quant == "q4_K" else _dequantize_q6_k(blocks)
-    return values.reshape(rows, cols)
+        blocks = stored.reshape(len(stored), -1, BLOCKS[quant][1])
+        wrong = np.zeros(blocks.shape[:2], bool)
+        for at in SCALES_AT[quant]:
+            # an f16 is NaN or infinite when its five exponent bits are all ones
+            wrong |= blocks[:, :, at + 1] & np.uint8(0x7C) == np.uint8(0x7C)
+    rows = wrong.any(axis=1)
+    return int(rows.argmax()) if rows.any() else None
 
 
 def quantize_q8(x: F32) -> NDArray[np.void]:

@@ -11,7 +11,7 @@ from engine import driver, module
 from engine.config import ModelConfig
 from engine.kernels import KernelSpec, Shape
 from engine.kernels_weights import synth_fill
-from engine.quant import Bytes
+from engine.quant_blocks import Bytes
 from engine.synthetic import WORDS, key_halves, scale_bits, synth_floats, synth_rows, tensor_key
 from engine.weights import Fill, load
 

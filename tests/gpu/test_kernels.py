@@ -7,12 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from attrib.models import BLOCKS
+from engine import kernels_ops as ops
 from engine.kernels import Shape
-from engine.kernels_matvec import mmvq, quantize_q8
-from engine.quant import Q8_DTYPE, dequantize
+from engine.kernels_matvec import matvec_float, mmvq, quantize_q8
+from engine.kernels_weights import dequantize_f16, synth_fill
+from engine.probe import probe_activations, probe_rows
+from engine.quant import FLOATS, Q8_DTYPE, QUANTS, dequantize
 from engine.quant import quantize_q8 as quantize_on_host
-from engine.repack import to_gpu
-from engine.synthetic import random_rows
+from engine.repack import gpu_row_bytes, to_gpu
+from engine.synthetic import key_halves, random_rows, scale_bits, synth_floats, synth_rows, tensor_key
 from tests.gpu.support import Bench, bench
 from tests.helpers.reference import nmse
 
@@ -42,6 +46,60 @@ def test_prefetch_is_the_loop_bit_for_bit(device: Bench, quant: str, cols: int) 
     assert results[0].tobytes() == results[1].tobytes()
     exact = dequantize(quant, stored, cols).astype(np.float64) @ _values(acts)
     assert nmse(results[0], exact) < 1e-10
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize(("rows", "cols"), [(33, 5120), (7, 13824), (64, 256)])
+def test_every_type_is_float64_on_the_same_activations(device: Bench, quant: str, rows: int, cols: int) -> None:
+    rng = np.random.default_rng(cols)
+    stored, x = random_rows(quant, rows, cols, rng), rng.standard_normal((1, cols)).astype(np.float32)
+    weights, out = np.ascontiguousarray(to_gpu(quant, stored, cols)), np.full(rows, np.nan, np.float32)
+    acts = x if quant in FLOATS else quantize_on_host(x).view(np.uint8)
+    spec = matvec_float(quant) if quant in FLOATS else mmvq(quant)
+    device.run(spec, Shape(rows=rows, cols=cols), weights, acts, None, None, out, rows, cols)
+    values = x[0].astype(np.float64) if quant in FLOATS else _values(acts)
+    assert nmse(out, dequantize(quant, stored, cols).astype(np.float64) @ values) < 1e-10
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize("cols", [576, 5120])
+def test_every_type_computes_every_unit_once(device: Bench, quant: str, cols: int) -> None:
+    if cols % BLOCKS[quant][0]:
+        cols = 768
+    x, rows = probe_activations(1, cols), 17
+    weights, out = np.ascontiguousarray(to_gpu(quant, probe_rows(quant, rows, cols), cols)), np.zeros(rows, np.float32)
+    acts = x if quant in FLOATS else quantize_on_host(x).view(np.uint8)
+    spec = matvec_float(quant) if quant in FLOATS else mmvq(quant)
+    device.run(spec, Shape(rows=rows, cols=cols), weights, acts, None, None, out, rows, cols)
+    assert (out == cols // 32).all()
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+def test_rows_of_every_type_become_the_numbers_of_numpy(device: Bench, quant: str) -> None:
+    rows, cols = 9, 1280
+    stored = random_rows(quant, rows, cols, np.random.default_rng(3))
+    weights, want = np.ascontiguousarray(to_gpu(quant, stored, cols)), dequantize(quant, stored, cols)
+    tokens, out = np.array([8, 0, 5], np.int32), np.zeros((3, cols), np.float32)
+    device.run(ops.embed(quant), Shape(rows=rows, cols=cols, tokens=3), weights, tokens, out, cols)
+    np.testing.assert_array_equal(out, want[tokens])
+    if quant != "f16":
+        halves = np.zeros((rows, cols), np.float16)
+        device.run(dequantize_f16(quant), Shape(rows=rows, cols=cols), weights, halves, cols)
+        np.testing.assert_array_equal(halves, want.astype(np.float16))
+
+
+@pytest.mark.parametrize("quant", QUANTS)
+def test_the_device_makes_the_synthetic_bytes_of_the_host(device: Bench, quant: str) -> None:
+    rows, cols, key = 5, 2816, tensor_key(3, quant)
+    out = np.full((rows, gpu_row_bytes(quant, cols)), 0xEE, np.uint8)
+    if quant in FLOATS:
+        tail: tuple[float, float] = (0.125, 0.5)
+        stored = synth_floats(quant, rows, cols, key, offset=tail[0], scale=tail[1])
+    else:
+        tail = scale_bits(quant, 0.02)
+        stored = synth_rows(quant, rows, cols, key, d_bits=int(tail[0]), dmin_bits=int(tail[1]))
+    device.run(synth_fill(quant), Shape(rows=rows, cols=cols), out, cols, *key_halves(key), *tail)
+    np.testing.assert_array_equal(out, to_gpu(quant, stored, cols))
 
 
 def _values(acts: np.ndarray) -> np.ndarray:

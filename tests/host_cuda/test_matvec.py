@@ -5,16 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attrib.models import BLOCKS
 from engine import quant
 from engine.kernels import KernelSpec, Shape
 from engine.kernels_matvec import matvec_float, matvec_padded_f32, mmvq, mmvq_reread, quantize_q8
 from engine.probe import probe_activations, probe_rows
+from engine.quant_blocks import DEQUANTIZERS
 from engine.repack import to_gpu
 from engine.synthetic import random_rows
 from tests.helpers.reference import nmse
 from tests.host_cuda.launcher import aligned, launch, zeros
 
 K_QUANTS = ("q4_K", "q6_K")
+BLOCK_QUANTS = tuple(DEQUANTIZERS)
+NARROW = tuple(kind for kind in BLOCK_QUANTS if BLOCKS[kind][0] == 32)
 
 
 def run(spec: KernelSpec, shape: Shape, stored: np.ndarray, kind: str, acts: np.ndarray) -> np.ndarray:
@@ -42,8 +46,13 @@ def test_quantizer_matches_numpy_bit_for_bit(cols: int, tokens: int) -> None:
         np.testing.assert_array_equal(out[field], want[field])
 
 
-@pytest.mark.parametrize("kind", [*K_QUANTS, "q8_0"])
-@pytest.mark.parametrize(("cols", "threads"), [(256, 256), (5120, 160), (8448, 256), (16896, 256)])
+@pytest.mark.parametrize(
+    ("kind", "cols", "threads"),
+    [
+        *((kind, *size) for kind in BLOCK_QUANTS for size in ((256, 32), (5120, 160), (8448, 256), (16896, 256))),
+        *((kind, *size) for kind in NARROW for size in ((32, 32), (576, 32), (8224, 256))),
+    ],
+)
 def test_mmvq_matches_float64_on_the_same_activations(kind: str, cols: int, threads: int) -> None:
     rng = np.random.default_rng(cols)
     stored, rows, tokens = random_rows(kind, 3, cols, rng), 3, 2
@@ -102,12 +111,12 @@ def test_unbounded_prefetch_drops_80_of_592_units(kind: str) -> None:
 def every_matvec() -> list[tuple[KernelSpec, str]]:
     """Each kernel that multiplies a matrix, with its weight type."""
     return [
-        *((mmvq(kind), kind) for kind in (*K_QUANTS, "q8_0")),
+        *((mmvq(kind), kind) for kind in BLOCK_QUANTS),
         *((mmvq(kind, threads=160), kind) for kind in K_QUANTS),
         *((mmvq(kind, prefetch=True), kind) for kind in K_QUANTS),
         *((mmvq_reread(kind, every), kind) for kind in K_QUANTS for every in (2, 100)),
         *((matvec_padded_f32(kind, nr0, nsg), kind) for kind in K_QUANTS for nr0, nsg in ((2, 2), (2, 1), (1, 2))),
-        *((matvec_float(kind), kind) for kind in ("f16", "f32")),
+        *((matvec_float(kind), kind) for kind in quant.FLOATS),
     ]
 
 
@@ -143,7 +152,7 @@ def test_warps_a_block_change_no_bit() -> None:
     np.testing.assert_array_equal(two.view(np.uint32), one.view(np.uint32))
 
 
-@pytest.mark.parametrize("kind", ["f16", "f32"])
+@pytest.mark.parametrize("kind", quant.FLOATS)
 @pytest.mark.parametrize("cols", [32, 96, 8224])
 def test_float_weights_match_float64(kind: str, cols: int) -> None:
     rng = np.random.default_rng(cols)

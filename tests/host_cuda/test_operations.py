@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from attrib.models import BLOCKS
 from engine import kernels_ops as ops
 from engine import quant, synthetic
 from engine.kernels import Shape
@@ -180,9 +181,11 @@ def test_conversions_round_to_nearest_even_over_the_whole_range() -> None:
         np.testing.assert_array_equal(narrow.view(np.uint16), values.astype(np.float16).view(np.uint16))
 
 
-@pytest.mark.parametrize("kind", GPU_QUANTS)
-def test_embedding_and_dequantization_are_exact(kind: str) -> None:
-    cols = 1280
+@pytest.mark.parametrize(
+    ("kind", "cols"),
+    [*((kind, 1280) for kind in GPU_QUANTS), *((kind, 96) for kind in GPU_QUANTS if BLOCKS[kind][0] <= 32)],
+)
+def test_embedding_and_dequantization_are_exact(kind: str, cols: int) -> None:
     stored = synthetic.random_rows(kind, 5, cols, np.random.default_rng(8))
     want, weights = quant.dequantize(kind, stored, cols), aligned(to_gpu(kind, stored, cols))
     out = zeros((3, cols))
@@ -196,9 +199,9 @@ def test_embedding_and_dequantization_are_exact(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", GPU_QUANTS)
 def test_synthetic_fill_makes_the_bytes_of_numpy(kind: str) -> None:
-    rows, cols, key = 3, 768, synthetic.tensor_key(11, "blk.0.ffn_down.weight")
+    rows, cols, key = 3, 2816, synthetic.tensor_key(11, "blk.0.ffn_down.weight")
     out = aligned(np.full((rows, gpu_row_bytes(kind, cols)), 0xEE, np.uint8))
-    if kind in ("f16", "f32"):
+    if kind in quant.FLOATS:
         tail = (0.125, 0.5)
         stored = synthetic.synth_floats(kind, rows, cols, key, offset=tail[0], scale=tail[1])
     else:

@@ -42,9 +42,11 @@ def test_prefetch_is_whole_up_to_16384_columns() -> None:
 @pytest.mark.parametrize("name", sorted(shapes()))
 def test_looping_kernels_cover_every_matrix_of_every_model(name: str) -> None:
     for tensor in builtin(name).tensors:
-        if tensor.role in LAYER_ROLES and tensor.quant in ("q4_K", "q6_K"):
-            shape = Shape(rows=tensor.rows, cols=tensor.cols)
-            assert coverage(mmvq(tensor.quant), shape).exact
+        if tensor.role not in LAYER_ROLES:
+            continue
+        shape = Shape(rows=tensor.rows, cols=tensor.cols)
+        assert coverage(mmvq(tensor.quant), shape).exact
+        if tensor.quant in ("q4_K", "q6_K"):
             assert coverage(matvec_padded_f32(tensor.quant), shape).exact
 
 
@@ -125,6 +127,10 @@ def test_bytes_of_14b_matrices() -> None:
     assert mmvq("q4_K").traffic(attn_v).weight_bytes == 1024 * 20 * 144
     assert mmvq("q6_K").traffic(attn_v).act_bytes == 160 * 48 + 1024 * 4
     assert matvec_padded_f32("q6_K").traffic(attn_v).act_bytes == 5120 * 4 + 1024 * 4
+    assert mmvq("q5_K").traffic(attn_v).weight_bytes == 1024 * 20 * 176
+    assert mmvq("q2_K").traffic(attn_v).weight_bytes == 1024 * 20 * 84  # 1680 is a multiple of 16
+    assert mmvq("q3_K").traffic(attn_v).weight_bytes == 1024 * 2208  # 20 × 110, padded
+    assert mmvq("q4_1").traffic(Shape(rows=3, cols=576)).weight_bytes == 3 * 368  # 18 × 20, padded
     assert matvec_float("f16").traffic(attn_v).weight_bytes == 1024 * 5120 * 2
     assert quantize_q8().traffic(Shape(cols=5120)).act_bytes == 5120 * 4 + 160 * 48
 
@@ -152,6 +158,8 @@ def test_bytes_of_fills_and_conversions() -> None:
     ("spec", "shape", "message"),
     [
         (mmvq("q6_K"), Shape(cols=300), "multiple of 256 weights, not 300"),
+        (mmvq("iq4_xs"), Shape(cols=288), "multiple of 256 weights, not 288"),
+        (mmvq("q5_1"), Shape(cols=48), "multiple of 32 weights, not 48"),
         (matvec_padded_f32("q4_K"), Shape(cols=32), "multiple of 256 weights, not 32"),
         (quantize_q8(), Shape(cols=33), "multiple of 32 values, not 33"),
         (ops.rms_norm(), Shape(cols=6), "multiple of four values a row, not 6"),

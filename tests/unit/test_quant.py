@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from attrib.errors import AttribError
 from attrib.models import BLOCKS
-from engine import quant, repack, synthetic
+from engine import quant, quant_blocks, repack, synthetic
 from engine.probe import probe_activations, probe_rows
 
-QUANTS = ("q4_K", "q6_K", "q8_0", "f16", "f32")
+QUANTS = quant.QUANTS
+BLOCK_QUANTS = tuple(quant_blocks.DEQUANTIZERS)
 COLS = 512
 
 
@@ -29,13 +30,97 @@ def test_dequantizer_agrees_with_the_gguf_package(kind: str) -> None:
     np.testing.assert_array_equal(quant.dequantize(kind, stored, COLS), want)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from(QUANTS), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_any_bits_mean_what_the_gguf_package_says(kind: str, blocks: int, seed: int) -> None:
+    elements, size, number = BLOCKS[kind]
+    cols = 32 * blocks * max(1, elements // 32)
+    stored = np.random.default_rng(seed).integers(0, 256, (3, cols // elements * size), np.uint8)
+    with np.errstate(all="ignore"):  # scales that are NaN or infinite
+        want = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType(number)).reshape(3, cols)
+        np.testing.assert_array_equal(quant.dequantize(kind, stored, cols), want)
+    np.testing.assert_array_equal(repack.from_gpu(kind, repack.to_gpu(kind, stored, cols), cols), stored)
+
+
 @pytest.mark.parametrize("kind", QUANTS)
 def test_gpu_layout_is_invertible_and_keeps_rows_apart(kind: str) -> None:
     stored = rows_of(kind)
     laid_out = repack.to_gpu(kind, stored, COLS)
     assert laid_out.shape == (7, repack.gpu_row_bytes(kind, COLS))
+    assert laid_out.shape[1] % 16 == 0
     np.testing.assert_array_equal(repack.from_gpu(kind, laid_out, COLS), stored)
     np.testing.assert_array_equal(repack.to_gpu(kind, stored[3:4], COLS), laid_out[3:4])
+
+
+@pytest.mark.parametrize("kind", repack.PLANES)
+def test_planes_take_every_stored_byte_once(kind: str) -> None:
+    taken = sorted(byte for plane in repack.PLANES[kind] for byte in range(plane.first, plane.end))
+    assert taken == list(range(BLOCKS[kind][1]))
+    stored = rows_of(kind)
+    laid_out = repack.to_gpu(kind, stored, COLS)
+    assert not laid_out[:, stored.shape[1] :].any()
+    if all(plane.run == plane.gpu_run for plane in repack.PLANES[kind]):
+        np.testing.assert_array_equal(np.sort(laid_out[:, : stored.shape[1]], axis=1), np.sort(stored, axis=1))
+
+
+def test_runs_worked_by_hand() -> None:
+    # one byte, 2-bit quants 3, 0, 2, 1 from the lowest bits up
+    assert quant_blocks.unpack_bits(np.array([[0b01_10_00_11]], np.uint8), 2, 1).tolist() == [[3, 0, 2, 1]]
+    # two bytes in runs of 2: the low nibbles of both, then the high ones
+    assert quant_blocks.unpack_bits(np.array([[0x21, 0x43]], np.uint8), 4, 2).tolist() == [[1, 3, 2, 4]]
+    assert quant_blocks.pack_bits(np.array([[1, 3, 2, 4]], np.uint8), 4, 2).tolist() == [[0x21, 0x43]]
+
+
+def test_a_fifth_bit_on_the_gpu_is_bit_n_of_byte_b_for_quant_4n_plus_b() -> None:
+    block = np.zeros((1, 22), np.uint8)
+    block[0, 2:6] = np.array([1 << 27], "<u4").view(np.uint8)  # quant 27 = 4 · 6 + 3
+    laid_out = repack.to_gpu("q5_0", block, 32)[0]
+    assert laid_out[16:20].tolist() == [0, 0, 0, 1 << 6]
+
+
+def test_a_q3_k_weight_worked_by_hand() -> None:
+    block = np.zeros((1, 110), np.uint8)
+    block[0, 9] = 1 << 6  # third bit of sub-block 6, element 9
+    block[0, 32 + 32 + 9] = 0b00_10_00_00  # low bits 2 of half 1, quarter 2, element 9: q = 6, minus 4 is 2
+    block[0, 96 + 4] = 0x70  # scale 12, low bits 7
+    block[0, 104 + 0] = 0b11_00_00_00  # and high bits 3: 55 − 32 = 23
+    block[0, 108:] = np.array([0.5], np.float16).view(np.uint8)
+    values = quant.dequantize("q3_K", block, 256)[0]
+    assert values[6 * 32 + 9] == 0.5 * 23 * 2
+    assert values[6 * 32 + 10] == 0.5 * 23 * -4
+    assert values[0] == 0.5 * -32 * -4
+
+
+def test_an_iq4_xs_weight_worked_by_hand() -> None:
+    block = np.zeros((1, 136), np.uint8)
+    block[0, :2] = np.array([2.0], np.float16).view(np.uint8)
+    block[0, 2:4] = np.array([0b10 << 6], "<u2").view(np.uint8)  # scale 3: high bits 2
+    block[0, 4 + 1] = 0x50  # low bits 5: 37 − 32 = 5
+    block[0, 8 + 48 + 1] = 0xF0  # sub-block 3, element 17: index 15, the value 113
+    values = quant.dequantize("iq4_xs", block, 256)[0]
+    assert values[96 + 17] == 2 * 5 * 113
+    assert values[96 + 1] == 2 * 5 * -127
+    assert values[0] == 2 * -32 * -127
+
+
+@pytest.mark.parametrize("kind", QUANTS)
+def test_scales_that_are_not_finite_are_found_by_row(kind: str) -> None:
+    stored = rows_of(kind).copy()
+    assert quant.not_finite(kind, stored) is None
+    size = BLOCKS[kind][1]
+    for at in quant_blocks.SCALES_AT.get(kind, (0,)):
+        broken = stored.copy()
+        patterns = {"f32": np.array([np.nan], "<f4"), "bf16": np.array([0x7F80], "<u2")}
+        pattern = patterns.get(kind, np.array([np.nan], "<f2")).view(np.uint8)
+        broken[5, size + at : size + at + len(pattern)] = pattern
+        assert quant.not_finite(kind, broken) == 5
+
+
+def test_bf16_rounds_to_nearest_even() -> None:
+    values = np.array([1.0, 1.00390625, 1.01171875, -3.0e38, 1e-30], np.float32)  # 1 + 2^-8 and 1 + 3 · 2^-8 are ties
+    got = quant.float_values("bf16", quant.float_bytes("bf16", values))
+    assert got[:3].tolist() == [1.0, 1.0, 1.015625]
+    np.testing.assert_allclose(got, values, rtol=2**-8)
 
 
 def test_padded_stride_of_the_14b_attn_v() -> None:
@@ -63,7 +148,7 @@ def test_q4_k_weight_worked_by_hand() -> None:
     block[0, 2:4] = np.array([2.0], np.float16).view(np.uint8)
     scales, mins = np.zeros((1, 8), np.uint8), np.zeros((1, 8), np.uint8)
     scales[0, 5], mins[0, 5] = 49, 18
-    block[0, 4:16] = quant.pack_q4_k_scales(scales, mins)[0]
+    block[0, 4:16] = quant_blocks.pack_q4_k_scales(scales, mins)[0]
     block[0, 16 + 64 + 7] = 0xB0  # sub-block 5 is the high nibble of bytes 64..95
     values = quant.dequantize("q4_K", block, 256)[0]
     assert values[160 + 7] == 0.25 * 49 * 11 - 2.0 * 18
@@ -74,7 +159,7 @@ def test_q4_k_weight_worked_by_hand() -> None:
 @given(st.lists(st.integers(0, 63), min_size=16, max_size=16))
 def test_q4_k_scales_pack_and_unpack(values: list[int]) -> None:
     scales, mins = np.array(values[:8], np.uint8), np.array(values[8:], np.uint8)
-    got = quant.q4_k_scales(quant.pack_q4_k_scales(scales, mins))
+    got = quant_blocks.q4_k_scales(quant_blocks.pack_q4_k_scales(scales, mins))
     np.testing.assert_array_equal(got[0], scales)
     np.testing.assert_array_equal(got[1], mins)
 
@@ -110,17 +195,17 @@ def test_q8_error_is_at_most_half_a_step(seed: int, size: float) -> None:
 
 
 def test_unknown_types_and_cut_rows_are_one_sentence() -> None:
-    with pytest.raises(AttribError, match="no kernels for iq4_xs"):
-        repack.gpu_row_bytes("iq4_xs", 256)
+    with pytest.raises(AttribError, match="no kernels for iq2_xs"):
+        repack.gpu_row_bytes("iq2_xs", 256)
     with pytest.raises(AttribError, match="not whole rows of 256 q4_K weights"):
         quant.stored_rows("q4_K", np.zeros(145, np.uint8), 256)
     with pytest.raises(AttribError, match="cannot be dequantized"):
-        quant.dequantize("q5_0", np.zeros((1, 22), np.uint8), 32)
+        quant.dequantize("tq1_0", np.zeros((1, 54), np.uint8), 256)
     with pytest.raises(AttribError, match="not a whole number"):
         repack.gpu_row_bytes("q6_K", 255)
 
 
-@pytest.mark.parametrize("kind", ["q4_K", "q6_K", "q8_0"])
+@pytest.mark.parametrize("kind", BLOCK_QUANTS)
 def test_synthetic_weights_have_the_asked_spread(kind: str) -> None:
     d_bits, dmin_bits = synthetic.scale_bits(kind, 0.02)
     stored = synthetic.synth_rows(kind, 64, 1024, 7, d_bits=d_bits, dmin_bits=dmin_bits)
@@ -161,5 +246,5 @@ def test_probe_counts_units_in_exact_arithmetic(kind: str) -> None:
 
 
 def test_probe_of_an_unknown_type_is_refused() -> None:
-    with pytest.raises(AttribError, match="no coverage probe for q5_0"):
-        probe_rows("q5_0", 1, 32)
+    with pytest.raises(AttribError, match="no coverage probe for tq1_0"):
+        probe_rows("tq1_0", 1, 256)
