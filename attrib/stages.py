@@ -191,8 +191,8 @@ def replay_of(stamps: Stamps, place: NDArray[np.int64], of: int) -> NDArray[np.i
     replay = np.where(place < 0, -1, place - of + len(stamps.end))
     if not np.any(replay >= 0):
         raise JoinError(
-            f"{stamps.path} has stamps of the last {len(stamps.end)} replays, and no step kept is among the last "
-            f"{len(stamps.end)} of the {of} in the trace; they cannot be matched, record again"
+            f"{stamps.path} is of the last {len(stamps.end)} of {of} replays in the trace and no step kept is among "
+            "them, so they cannot be matched; record again"
         )
     return np.maximum(replay, -1)
 

@@ -2,7 +2,7 @@
 
 What they do is chosen by environment variables, so a test sets one and runs the real command:
 FAKE_NSYS: ok, old, refused, killed, no-report, bad-export. FAKE_ENGINE: ok, no-gpu, crash, hang, not-json, other-build.
-FAKE_TRACE, FAKE_MANIFEST: files that a recording yields.
+FAKE_TRACE, FAKE_MANIFEST, FAKE_STAGES: files that a recording yields.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ if a[0] == "roofline":
 assert a[0] == "bench"
 if traced:
     shutil.copyfile(os.environ["FAKE_MANIFEST"], value("--manifest"))
+    if "FAKE_STAGES" in os.environ:
+        shutil.copyfile(os.environ["FAKE_STAGES"], pathlib.Path(value("--manifest")).with_name("stages.json"))
 body = {{"schema": "engine.bench/1", "device": "NVIDIA H200", "model": a[1].split(":")[0], "anchor": value("--anchor"),
         "build": value("--build"), "build_hash": "other" if mode == "other-build" else "abcdef0123456789"}}
 if not traced:
