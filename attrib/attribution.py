@@ -118,7 +118,10 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
         raise RefusedError("--kv gives a model's cache its length; give --model too (a manifest knows its own)")
     if options.nvtx is not None and (options.graph is not None or options.steps != "auto"):
         raise RefusedError("steps are either NVTX ranges (--step-nvtx) or found otherwise (--graph, --steps), not both")
-    if options.rules is not None and options.model is None:
+    if options.rules is not None and options.manifest is not None:
+        raise RefusedError("a manifest says what every launch is; leave out --rules")
+    book = rules.load(options.rules) if options.rules is not None else None
+    if book is not None and not book.kernels and options.model is None:
         raise RefusedError("--rules says how launches map to a model's matrices; give --model too")
     whole, trace = trace, select(trace, options.range, options.range_nvtx)
     steps = find_steps(trace, options.nvtx, options.graph, options.device, options.process, options.steps)
@@ -133,13 +136,12 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
         anchor = anchor or manifest.anchor
     elif options.model is not None:
         shape = load_model(options.model)
-        chosen = rules.load(options.rules) if options.rules is not None else None
-        found = traffic.from_model(trace, steps, shape, chosen, options.kv_length)
+        found = traffic.from_model(trace, steps, shape, book, options.kv_length)
         model = f"{shape.shape.name}:{shape.recipe}"
     elif options.table is not None:
-        found = traffic.from_table(trace, steps, options.table)
+        found = traffic.from_table(trace, steps, options.table, book)
     else:
-        found = traffic.from_names(trace, steps)
+        found = traffic.from_names(trace, steps, book)
     gpu = trace.gpu(steps.device, steps.process)
     attribution = Attribution(trace, steps, closed, found, gpu, lookup(gpu.name), model, build, anchor)
     if options.manifest is None:

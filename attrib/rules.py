@@ -1,7 +1,8 @@
-"""Rules that map an engine's launches to weight matrices. Rules are data: one TOML file per engine.
+"""Rules of engines, as data: one TOML file each says what its kernels are, and which weight matrix each launch streams.
 
-`plan` walks the weight-streaming launches of a step in order and gives each the next role of the layer, checking
-rows and quant type against the model; an order that would need an impossible shape is refused.
+`match` tells the category of a kernel from its name. `plan` walks the weight-streaming launches of a step in order and
+gives each the next role of the layer, checking rows and quant type against the model; an order that would need an
+impossible shape is refused.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from attrib import categories
 from attrib.errors import JoinError
 from attrib.models import QUANT_OF_GGML, Model, Tensor
 from attrib.names import template_arguments
@@ -28,9 +31,31 @@ _FLOAT_TYPES = {
 }
 
 
+ORDER = 50
+"""Place of a rule file that names none: lower ones are tried first."""
+
+
+@dataclass(frozen=True)
+class KernelRule:
+    """What a kernel is: its category, by the qualified function name, by the whole demangled name, or by both."""
+
+    category: str
+    function: re.Pattern[str] | None
+    name: re.Pattern[str] | None
+
+    def matches(self, function: str, full: str) -> bool:
+        """Whether every pattern given is found."""
+        return (self.function is None or self.function.search(function) is not None) and (
+            self.name is None or self.name.search(full) is not None
+        )
+
+
 @dataclass(frozen=True)
 class Stream:
-    """A kernel that streams a matrix: function pattern, template argument with the type, rows per block."""
+    """A kernel that streams a matrix: function pattern, template argument with the type, rows per block.
+
+    `rows_per_block` is empty where neither name nor grid tells the rows: such a launch is placed by its order alone.
+    """
 
     function: re.Pattern[str]
     quant: int | None
@@ -42,6 +67,9 @@ class Rules:
     """One engine's rules."""
 
     name: str
+    about: str
+    order: int
+    kernels: tuple[KernelRule, ...]
     streams: tuple[Stream, ...]
     layers: tuple[tuple[str, ...], ...]
     tail: tuple[str, ...]
@@ -50,6 +78,10 @@ class Rules:
     def stream(self, function: str) -> Stream | None:
         """The stream rule for this function name, if any."""
         return next((s for s in self.streams if s.function.search(function)), None)
+
+    def kernel(self, function: str, full: str) -> KernelRule | None:
+        """The first kernel rule that matches, if any."""
+        return next((rule for rule in self.kernels if rule.matches(function, full)), None)
 
 
 @dataclass(frozen=True)
@@ -72,11 +104,32 @@ class Assigned:
     nbytes: int
 
 
+@cache
 def builtin_rules() -> tuple[Rules, ...]:
-    """Every rule file shipped with the package."""
+    """Every rule file shipped with the package, in the order they are tried."""
     folder = files("attrib").joinpath("rules")
-    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".toml")), key=lambda e: e.name)
-    return tuple(parse(entry.read_text(encoding="utf-8"), entry.name) for entry in found)
+    found = [parse(e.read_text(encoding="utf-8"), e.name) for e in folder.iterdir() if e.name.endswith(".toml")]
+    return tuple(sorted(found, key=lambda rules: (rules.order, rules.name)))
+
+
+def in_effect(given: Rules | None) -> tuple[Rules, ...]:
+    """The rules that say what kernels are: a given file first, then those shipped."""
+    return builtin_rules() if given is None else (given, *builtin_rules())
+
+
+def match(books: Sequence[Rules], function: str, full: str) -> tuple[Rules, KernelRule] | None:
+    """The rules and the rule that know a kernel; None where only words in its name can tell its category."""
+    for rules in books:
+        rule = rules.kernel(function, full)
+        if rule is not None:
+            return rules, rule
+    return None
+
+
+def category(books: Sequence[Rules], function: str, full: str) -> str:
+    """Category of a kernel: from the rules, else from the words of `categories.toml`, else `other`."""
+    found = match(books, function, full)
+    return categories.category_of(function) if found is None else found[1].category
 
 
 def load(path: Path) -> Rules:
@@ -93,10 +146,15 @@ def parse(text: str, source: str) -> Rules:
     """Rules from TOML text; `source` names it in errors."""
     try:
         raw = tomllib.loads(text)
+        if not ("kernel" in raw or "stream" in raw):
+            raise ValueError("it has neither [[kernel]] nor [[stream]] rules")
         return Rules(
             name=str(raw["name"]),
-            streams=tuple(_stream(stream) for stream in raw["stream"]),
-            layers=_layers(raw["layer"]),
+            about=str(raw.get("about", "")),
+            order=_order(raw.get("order", ORDER)),
+            kernels=tuple(_kernel(kernel) for kernel in raw.get("kernel", ())),
+            streams=tuple(_stream(stream) for stream in raw.get("stream", ())),
+            layers=_layers(raw["layer"]) if "stream" in raw else (),
             tail=_roles(raw["tail"]["roles"]) if "tail" in raw else (),
             kv=tuple(re.compile(rule["function"]) for rule in raw.get("kv", ())),
         )
@@ -106,12 +164,30 @@ def parse(text: str, source: str) -> Rules:
         raise JoinError(f"rule file {source} is not valid: {error}") from error
 
 
+def _order(raw: object) -> int:
+    if not isinstance(raw, int):
+        raise ValueError(f"order {raw!r} is not a whole number")
+    return raw
+
+
+def _kernel(raw: dict[str, Any]) -> KernelRule:
+    known = [name for name in categories.order() if name != categories.IDLE]
+    if raw["category"] not in known:
+        raise ValueError(f"category {raw['category']!r} is not one of {', '.join(known)}")
+    if not raw.keys() & {"function", "name"}:
+        raise ValueError(f"a kernel rule of {raw['category']} has neither a function nor a name pattern")
+    function, name = (re.compile(raw[key]) if key in raw else None for key in ("function", "name"))
+    return KernelRule(raw["category"], function, name)
+
+
 def _stream(raw: dict[str, Any]) -> Stream:
     quant, blocks = raw.get("quant"), raw.get("rows_per_block", [1])
     if not (quant is None or (isinstance(quant, int) and quant >= 0)):
         raise ValueError(f"quant {quant!r} is not the index of a template argument")
+    if blocks == "any":
+        return Stream(re.compile(raw["function"]), quant, ())
     if not (isinstance(blocks, list) and blocks and all(isinstance(rows, int) and rows > 0 for rows in blocks)):
-        raise ValueError(f"rows_per_block {blocks!r} is not a list of positive numbers")
+        raise ValueError(f'rows_per_block {blocks!r} is neither a list of positive numbers nor "any"')
     return Stream(re.compile(raw["function"]), quant, tuple(blocks))
 
 
@@ -147,6 +223,8 @@ def plan(rules: Rules, candidates: Sequence[Candidate], model: Model) -> dict[in
     Tries each layer order of the rules; raises JoinError naming the first launch that cannot be what the best
     order says it is, with the launch's rows and type and the matrix's.
     """
+    if not rules.layers:
+        raise JoinError(f"rules {rules.name!r} say what kernels are, not which matrix they stream (docs/rules.md)")
     failures: list[tuple[int, str]] = []
     for layer_roles in rules.layers:
         sequence: list[tuple[str, int | None]] = [
@@ -179,7 +257,7 @@ def _assign(
         rows = tensors[0].rows
         blocks = {-(-rows // per_block) for per_block in stream.rows_per_block}
         quant = quant_of(stream, candidate.full)
-        if candidate.grid_x not in blocks or (quant is not None and quant != tensors[0].quant):
+        if (blocks and candidate.grid_x not in blocks) or (quant is not None and quant != tensors[0].quant):
             matrix = f"{rows} rows of {tensors[0].quant}"
             return assigned, f"{where}, type {quant or 'unknown'}, cannot be {tensors[0].name} with {matrix}"
         nbytes = sum(t.nbytes for t in tensors)

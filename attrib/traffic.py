@@ -65,10 +65,10 @@ class _Slot:
     kv: float
 
 
-def from_names(trace: Trace, steps: Steps) -> Traffic:
+def from_names(trace: Trace, steps: Steps, rules: rulebook.Rules | None = None) -> Traffic:
     """No bytes: sites are kernel names. The anatomy still works; rates are NaN."""
-    slots = [_named(trace.names, v) for v in _variants(trace, steps)]
-    return _traffic("none", slots)
+    named = _Named(trace.names, rules)
+    return _traffic("none", [named.slot(v) for v in _variants(trace, steps)])
 
 
 def from_model(
@@ -91,7 +91,7 @@ def from_model(
         if chosen is not None and chosen.stream(names.function[v])
     ]
     if chosen is None or not candidates:
-        known = ", ".join(r.name for r in rulebook.builtin_rules())
+        known = ", ".join(r.name for r in rulebook.builtin_rules() if r.streams)
         raise JoinError(
             f"no launch of {trace.path.name} matches the rules ({chosen.name if chosen else known}), so --model cannot "
             "say which matrix a launch streams; write a rule file (--rules) or a table (--bytes)"
@@ -99,8 +99,9 @@ def from_model(
     assigned = rulebook.plan(chosen, candidates, model)
     kv_layer = 2.0 * model.shape.kv_heads * model.shape.head_dim * F16_BYTES * (kv_length or np.nan)
     slots = []
+    named = _Named(names, rules)
     for position, variant in enumerate(order):
-        base = _named(names, variant)
+        base = named.slot(variant)
         if (a := assigned.get(position)) is not None:
             layer = -1 if a.layer is None else a.layer
             slots.append(_Slot(f"{a.role}/{a.quant}", a.quant, STREAMING, a.role, layer, float(a.nbytes), np.nan))
@@ -108,7 +109,13 @@ def from_model(
             slots.append(_Slot(base.key, "", base.category, base.role, -1, np.nan, kv_layer))
         else:
             slots.append(base)
-    return _traffic(f"model {model.shape.name}:{model.recipe}, rules {chosen.name}", slots)
+    unchecked = [c for c in candidates if (s := chosen.stream(c.function)) is not None and not s.rows_per_block]
+    notes = (
+        f"rules {chosen.name} place {len(unchecked)} of {len(candidates)} weight-streaming launches by order alone: "
+        "neither name nor grid tells their rows",
+    )
+    source = f"model {model.shape.name}:{model.recipe}, rules {chosen.name}"
+    return _traffic(source, slots, notes if unchecked else ())
 
 
 def from_manifest(
@@ -171,7 +178,7 @@ def _manifest_nodes(graph: Graph, steps: Steps, trace: Trace) -> tuple[Launch, .
     return graph.nodes
 
 
-def from_table(trace: Trace, steps: Steps, table: Path) -> Traffic:
+def from_table(trace: Trace, steps: Steps, table: Path, rules: rulebook.Rules | None = None) -> Traffic:
     """Bytes from a CSV with columns kernel (regular expression), bytes, and optionally grid, site and quant.
 
     `grid` is `X`, `XxY` or `XxYxZ`, empty for any. The first matching row counts; rows that match nothing are a
@@ -179,10 +186,11 @@ def from_table(trace: Trace, steps: Steps, table: Path) -> Traffic:
     """
     entries = _read_table(table)
     names, variants = trace.names, trace.kernels.variants
+    named = _Named(names, rules)
     used: set[_Entry] = set()
     slots = []
     for variant in _variants(trace, steps):
-        base = _named(names, variant)
+        base = named.slot(variant)
         grid = tuple(int(v) for v in variants.grid[variant])
         for entry in entries:
             if entry.grid in (None, grid) and entry.kernel.search(names.full[variant]):
@@ -264,10 +272,21 @@ def _best_rules(names: VariantNames, order: list[int]) -> rulebook.Rules | None:
     return best if best is not None and matched(best) else None
 
 
-def _named(names: VariantNames, variant: int) -> _Slot:
-    label = names.label[variant]
-    function = names.function[variant]
-    return _Slot(label, "", category_of(function), names.short[variant], -1, np.nan, np.nan)
+class _Named:
+    """Slots of launches whose bytes are unknown: each kernel variant is named and given its category once."""
+
+    def __init__(self, names: VariantNames, rules: rulebook.Rules | None) -> None:
+        self._names = names
+        self._books = rulebook.in_effect(rules)
+        self._slots: dict[int, _Slot] = {}
+
+    def slot(self, variant: int) -> _Slot:
+        """The slot of a variant: its label as key, its short name as role."""
+        if variant not in self._slots:
+            names = self._names
+            category = rulebook.category(self._books, names.function[variant], names.full[variant])
+            self._slots[variant] = _Slot(names.label[variant], "", category, names.short[variant], -1, np.nan, np.nan)
+        return self._slots[variant]
 
 
 def _traffic(source: str, slots: list[_Slot], warnings: tuple[str, ...] = ()) -> Traffic:

@@ -95,7 +95,7 @@ FUNCTIONS = {
     "rope_neox": "rope",
     "rotary_embedding_kernel": "rope",
     "argmax_f32_i32": "sampling",
-    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL": "collective",
+    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL": "communication",
     "k_set_rows": "copies",
     "reshape_and_cache_flash_kernel": "copies",
     "CatArrayBatchedCopy": "copies",

@@ -73,7 +73,7 @@ REFUSED = {
     ("--model", "gpt-9"): "model 'gpt-9' is not built in",
     ("--model", "none.gguf"): "none.gguf cannot be read",
     ("--bytes", "none.csv"): "none.csv cannot be read",
-    ("--rules", "none.toml"): "give --model too",
+    ("--rules", "none.toml"): "cannot be read",
     ("--model", "qwen2.5-14b", "--rules", "none.toml"): "none.toml cannot be read",
     ("--graph", "77"): "has no replay of graph 77",
     ("--device", "5"): "no launch ran on device 5",

@@ -14,7 +14,8 @@ from attrib.models import BLOCKS, Model, Tensor
 from attrib.rules import Assigned, Candidate
 
 MODEL = models.builtin("qwen2.5-14b:q4_k_m")
-(LLAMA_CPP,) = rules.builtin_rules()
+BOOKS = {book.name: book for book in rules.builtin_rules()}
+LLAMA_CPP = BOOKS["llama.cpp"]
 QVK = ("attn_q", "attn_v", "attn_k", "attn_output", "ffn_gate+ffn_up", "ffn_down")
 QKV = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate+ffn_up", "ffn_down")
 APART = ("attn_q", "attn_v", "attn_k", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -172,6 +173,7 @@ def test_a_rule_file_is_read_with_its_defaults(tmp_path: Path) -> None:
     found = rules.load(path)
     assert (found.name, found.layers, found.tail, found.kv) == ("mine", (("attn_q",),), (), ())
     assert (found.streams[0].quant, found.streams[0].rows_per_block) == (None, (1,))
+    assert (found.kernels, found.about, found.order) == ((), "", rules.ORDER)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,14 @@ def test_a_rule_file_is_read_with_its_defaults(tmp_path: Path) -> None:
     {
         "no TOML": "name = ",
         "no name": GOOD.replace('name = "mine"', ""),
-        "no stream": '[[layer]]\nroles = ["attn_q"]\nname = "x"',
+        "no rules": '[[layer]]\nroles = ["attn_q"]\nname = "x"',
+        "kernel without a pattern": 'name = "x"\n[[kernel]]\ncategory = "norm"',
+        "kernel without a category": 'name = "x"\n[[kernel]]\nfunction = "f"',
+        "kernel of no category": 'name = "x"\n[[kernel]]\ncategory = "idle"\nfunction = "f"',
+        "bad name pattern": 'name = "x"\n[[kernel]]\ncategory = "norm"\nname = "("',
+        "kernel is a text": 'name = "x"\nkernel = "norm"',
+        "order is a text": 'order = "first"\n' + GOOD,
+        "rows per block is a word": GOOD.replace("[[layer]]", 'rows_per_block = "all"\n[[layer]]'),
         "no layer": GOOD.partition("[[layer]]")[0],
         "empty layers": "layer = []\n" + GOOD.partition("[[layer]]")[0],
         "bad pattern": GOOD.replace("gemv", "("),
@@ -201,7 +210,7 @@ def test_a_rule_file_is_read_with_its_defaults(tmp_path: Path) -> None:
 def test_a_broken_rule_file_is_named(text: tuple[str, str], tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text(text[1])
-    with pytest.raises(JoinError, match=r"rule file .*broken\.toml (is not valid: |has no '(name|stream|layer)')"):
+    with pytest.raises(JoinError, match=r"rule file .*broken\.toml (is not valid: |has no '(name|category|layer)')"):
         rules.load(path)
 
 
@@ -211,3 +220,66 @@ def test_a_rule_file_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
     with pytest.raises(JoinError, match="is not UTF-8 text"):
         rules.load(tmp_path / "latin.toml")
+
+
+MINE = """
+name = "mine"
+about = "a test"
+order = 1
+[[kernel]]
+category = "rope"
+function = "^quantize_q8_1$"
+[[kernel]]
+category = "norm"
+function = "^reduce$"
+name = "Mean"
+"""
+
+
+def test_a_given_file_is_asked_before_those_shipped() -> None:
+    mine = rules.parse(MINE, "mine.toml")
+    books = rules.in_effect(mine)
+    assert books[0] is mine
+    assert books[1:] == rules.builtin_rules()
+    assert rules.category(books, "quantize_q8_1", "quantize_q8_1(int)") == "rope"
+    assert rules.category(rules.in_effect(None), "quantize_q8_1", "quantize_q8_1(int)") == "quantize"
+
+
+def test_function_and_name_must_both_match() -> None:
+    books = (rules.parse(MINE, "mine.toml"),)
+    found = rules.match(books, "reduce", "void reduce<MeanOps>(int)")
+    assert found is not None
+    assert found[1].category == "norm"
+    assert rules.match(books, "reduce", "void reduce<SumOps>(int)") is None
+    assert rules.match(books, "other", "void other<MeanOps>(int)") is None
+
+
+def test_a_kernel_no_rule_knows_is_told_by_its_words() -> None:
+    assert rules.category(rules.builtin_rules(), "my_rms_norm", "my_rms_norm(int)") == "norm"
+    assert rules.category(rules.builtin_rules(), "kernel_17", "kernel_17(int)") == "other"
+
+
+def test_shipped_files_are_tried_in_their_order() -> None:
+    assert [book.order for book in rules.builtin_rules()] == sorted(book.order for book in rules.builtin_rules())
+    assert rules.builtin_rules()[-1].name == "pytorch"
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"),
+        ("attn_q+attn_k+attn_v", "attn_output", "ffn_gate+ffn_up", "ffn_down"),
+    ],
+)
+def test_library_kernels_are_placed_by_order_alone(order: tuple[str, ...]) -> None:
+    """Any grid will do, and the count decides which of the two orders it is."""
+    count = 48 * len(order) + 1
+    candidates = [Candidate(i, "nvjet_hsh_64x8_64x16_4x1_v_bz_TNT", "nvjet_hsh_64x8_64x16", 132) for i in range(count)]
+    found = rules.plan(BOOKS["pytorch"], candidates, MODEL)
+    assert sum(a.nbytes for a in found.values()) == MODEL.step_bytes()
+    assert [found[i].role for i in range(len(order))] == [rules.FUSED.get(role, role) for role in order]
+    assert f"has {count - 1} weight-streaming launches" in refusal(candidates[:-1], book=BOOKS["pytorch"])
+
+
+def test_rules_of_kernels_alone_give_no_bytes() -> None:
+    assert "say what kernels are, not which matrix they stream" in refusal(step(QVK), book=BOOKS["nccl"])
