@@ -25,6 +25,9 @@ struct dim3 {
 struct alignas(8) uint2 {
     unsigned x, y;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
@@ -40,7 +43,7 @@ inline int min(int a, int b) { return a < b ? a : b; }
 
 namespace host {
 
-enum Wait { READY, AT_WARP, AT_BLOCK, DONE };
+enum Wait { READY, AT_WARP, AT_TEAM, AT_BLOCK, DONE };
 
 struct Fiber {
     ucontext_t start;
@@ -50,10 +53,10 @@ struct Fiber {
     unsigned shuffles;
 };
 
-const int MAX_THREADS = 1024, STACK = 64 * 1024;
+const int MAX_THREADS = 1024, STACK = 64 * 1024, MOST_TURNS = 100000;
 static Fiber fibers[MAX_THREADS];
 static char* stacks;
-static int current;
+static int current, team;  // team: threads of the barrier that the first warps of a block share
 static jmp_buf scheduler;
 static void (*body)(void*);
 static void* body_data;
@@ -110,24 +113,26 @@ inline int run_block(int threads) {
         fibers[i].wait = READY;
         fibers[i].shuffles = 0;
     }
-    for (;;) {
-        bool ran = false, done = true;
+    team = 0;
+    // threads that poll always run, so being stuck is also: many turns in which no barrier opened
+    for (int turns = 0; turns < MOST_TURNS;) {
+        bool ran = false, opened = false, done = true;
         for (int i = 0; i < threads; ++i) {
             if (fibers[i].wait == READY) {
                 resume(i);
                 ran = true;
             }
-            if (i % 32 == 31) ran |= release(i - 31, i + 1, AT_WARP);
+            if (i % 32 == 31) opened |= release(i - 31, i + 1, AT_WARP);
             done &= fibers[i].wait == DONE;
         }
         if (done) return 0;
-        if (!ran && !release(0, threads, AT_BLOCK)) {
-            for (int i = 0; i < threads; ++i) fibers[i].started = false;  // stuck inside a kernel: abandon them
-            return 1;
-        }
+        opened |= release(0, team, AT_TEAM);
+        turns = opened ? 0 : turns + 1;
+        if (!ran && !opened && !release(0, threads, AT_BLOCK)) break;
     }
+    for (int i = 0; i < threads; ++i) fibers[i].started = false;  // stuck inside a kernel: abandon them
+    return 1;
 }
-
 inline int run_grid(dim3 grid, dim3 block, void (*kernel)(void*), void* data) {
     body = kernel;
     body_data = data;

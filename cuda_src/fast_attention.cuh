@@ -1,0 +1,240 @@
+// Decode attention of a step on tensor cores: a block takes one group of query heads and one piece of the KV range, a
+// warp 16 positions at a time. Scores are K · Qᵀ and the result is Vᵀ · Pᵀ, so the 8 columns of an mma are query heads
+// and both K and V enter as they lie in memory.
+#pragma once
+#include "fast_layout.cuh"
+
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#endif
+#ifndef GROUP
+#define GROUP 5  // query heads a block, at most 8
+#endif
+#ifndef SPLIT
+#define SPLIT 128  // positions below which a KV range is not split
+#endif
+#define POSITIONS 16          // a warp and turn
+#define NO_SCORE -1e30f       // below every score, and finite: differences of it are never NaN
+#define CHUNKS (HEAD_DIM / 32)
+#define HALVES (HEAD_DIM / 64)
+#define SLOTS ((WARPS + 1) / 2)  // accumulators in shared memory, each for two warps
+
+struct AttentionMemory {
+    float top[WARPS][8], sum[WARPS][8];
+    float slots[SLOTS][GROUP][HEAD_DIM];
+    int last;
+};
+
+// A block's piece: the query heads from head0 on, and 16-position tiles begin .. end - 1 of split `split` of `live`.
+struct Piece {
+    int head0, kv_head, split, live, begin, end;
+};
+
+DEVICE int most_splits(int groups, int blocks) { return blocks > groups ? blocks / groups : 1; }
+
+DEVICE Piece piece_of(int item, int groups, int blocks, int kv_len, int ratio) {
+    const int wanted = (kv_len + SPLIT - 1) / SPLIT, tiles = (kv_len + POSITIONS - 1) / POSITIONS;
+    const int splits = min(wanted, most_splits(groups, blocks)), each = (tiles + splits - 1) / splits;
+    const int group = item % groups, split = item / groups;
+    return {group * GROUP, group * GROUP / ratio, split, (tiles + each - 1) / each, split * each, min((split + 1) * each, tiles)};
+}
+
+struct Softmax {
+    float top[2], sum[2];      // of heads 2t and 2t + 1, t = lane % 4; sums of this lane's positions
+    float acc[HEAD_DIM / 16][4];  // [64 half × 4 + i]: elements 64 half + 8 (lane / 4) + 2i (, + 1) of both heads
+
+    DEVICE void open() {
+        top[0] = top[1] = NO_SCORE;
+        sum[0] = sum[1] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 16; ++i) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
+    }
+    DEVICE void shrink(const float* by) {
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 16; ++i) {
+            acc[i][0] *= by[0], acc[i][1] *= by[1];
+            acc[i][2] *= by[0], acc[i][3] *= by[1];
+        }
+    }
+    DEVICE static void load_values(uint4* values, const u16* v, int first, int kv_len, int half) {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            const int position = min(first + 2 * t + (r & 1) + 8 * (r >> 1), kv_len - 1);
+            values[r] = load_fresh16(v + (u64)position * HEAD_DIM + 64 * half + 8 * g);
+        }
+    }
+    // k, v: the cache of one KV head; query: fragments of all chunks; positions 16 tile .. below kv_len.
+    DEVICE void take(const u16* k, const u16* v, const u32 (*query)[4], int tile, int kv_len) {
+        const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
+        uint4 keys[CHUNKS][2], values[2][4];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const u16* row = k + (u64)min(first + g + 8 * r, kv_len - 1) * HEAD_DIM + 8 * t;
+#pragma unroll
+            for (int c = 0; c < CHUNKS; ++c) keys[c][r] = load_fresh16(row + 32 * c);
+        }
+        // half of V travels with K, the other half while K is used: all of it at once does not fit the registers
+        load_values(values[0], v, first, kv_len, 0);
+        float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+            const u32 even[4] = {keys[c][0].x, keys[c][1].x, keys[c][0].y, keys[c][1].y};
+            const u32 odd[4] = {keys[c][0].z, keys[c][1].z, keys[c][0].w, keys[c][1].w};
+            mma_16x8x16(s, even, query[c]);
+            mma_16x8x16(s, odd, query[c] + 2);
+        }
+        if (HALVES == 2) load_values(values[1], v, first, kv_len, 1);
+        const bool live[2] = {first + g < kv_len, first + g + 8 < kv_len};
+        float by[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float best = max_nan(live[0] ? s[h] : NO_SCORE, live[1] ? s[2 + h] : NO_SCORE);
+            best = max_nan(best, shuffle_xor(best, 4));
+            best = max_nan(best, shuffle_xor(best, 8));
+            best = max_nan(best, shuffle_xor(best, 16));
+            best = max_nan(best, top[h]);
+            by[h] = exp2_fast(top[h] - best);
+            top[h] = best;
+            s[h] = live[0] ? exp2_fast(s[h] - best) : 0.0f;
+            s[2 + h] = live[1] ? exp2_fast(s[2 + h] - best) : 0.0f;
+            sum[h] = fma_rn(sum[h], by[h], s[h] + s[2 + h]);
+        }
+        shrink(by);
+        const u32 weights[2] = {transpose_8x8(pack2(s[0], s[1])), transpose_8x8(pack2(s[2], s[3]))};
+#pragma unroll
+        for (int h = 0; h < HALVES; ++h) {
+            const u32* rows[4] = {(const u32*)&values[h][0], (const u32*)&values[h][1], (const u32*)&values[h][2],
+                                  (const u32*)&values[h][3]};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const u32 a[4] = {low_halves(rows[0][i], rows[1][i]), high_halves(rows[0][i], rows[1][i]),
+                                  low_halves(rows[2][i], rows[3][i]), high_halves(rows[2][i], rows[3][i])};
+                mma_16x8x16(acc[4 * h + i], a, weights);
+            }
+        }
+    }
+    DEVICE void store(float (*slot)[HEAD_DIM], bool add) {
+        const int g = lane_id() / 4, head = lane_id() % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 16; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const int h = head + (e & 1);
+                if (h >= GROUP) continue;
+                float* at = &slot[h][i / 4 * 64 + 8 * g + 2 * (i % 4) + (e >> 1)];
+                *at = add ? *at + acc[i][e] : acc[i][e];
+            }
+    }
+};
+
+// One lane's part of Qᵀ in base-2 units: head lane / 4, elements 32c + 8 (lane % 4) .. + 7, in pairs.
+DEVICE void load_query(u32 (*query)[4], const float* q, const Piece& piece, float scale) {
+    const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c) {
+        float4 a = {0.0f, 0.0f, 0.0f, 0.0f}, b = a;
+        if (g < GROUP) {
+            const float* from = q + (piece.head0 + g) * HEAD_DIM + 32 * c + 8 * t;
+            a = load_fresh4(from);
+            b = load_fresh4(from + 4);
+        }
+        query[c][0] = pack2(a.x * scale, a.y * scale);
+        query[c][1] = pack2(a.z * scale, a.w * scale);
+        query[c][2] = pack2(b.x * scale, b.y * scale);
+        query[c][3] = pack2(b.z * scale, b.w * scale);
+    }
+}
+
+// The last block of a group to finish joins all its pieces, in the order of the splits.
+DEVICE void join_pieces(const Phase& p, const Piece& piece, int most, const float* part_acc, const float* part_ml) {
+    for (int e = threadIdx.x; e < GROUP * HEAD_DIM; e += THREADS) {
+        const int head = piece.head0 + e / HEAD_DIM, d = e % HEAD_DIM;
+        const float* ml = part_ml + 2 * (u64)head * most;
+        const float* from = part_acc + (u64)head * most * HEAD_DIM + d;
+        float top = NO_SCORE, total = 0.0f, acc = 0.0f;
+        for (int i = 0; i < piece.live; ++i) top = max_nan(top, load_fresh(ml + 2 * i));
+#pragma unroll 4
+        for (int i = 0; i < piece.live; ++i) {
+            const float weight = exp2_fast(load_fresh(ml + 2 * i) - top);
+            total = fma_rn(weight, load_fresh(ml + 2 * i + 1), total);
+            acc = fma_rn(weight, load_fresh(from + (u64)i * HEAD_DIM), acc);
+        }
+        p.out[head * HEAD_DIM + d] = div_rn(acc, total);
+    }
+}
+
+DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, AttentionMemory& memory, int most,
+                         float* part_acc, float* part_ml, u32* finished) {
+    const int warp = warp_id(), lane = lane_id(), kv_len = s.position + 1, tiles = piece.end - piece.begin;
+    const u64 cache = (u64)piece.kv_head * s.capacity * HEAD_DIM;
+    Softmax mine;
+    mine.open();
+    if (warp < tiles) {
+        u32 query[CHUNKS][4];
+        load_query(query, p.x, piece, s.scale * LOG2_E);
+        for (int tile = piece.begin + warp; tile < piece.end; tile += WARPS)
+            mine.take(p.k + cache, p.v + cache, query, tile, kv_len);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        mine.sum[h] += shuffle_xor(mine.sum[h], 4);
+        mine.sum[h] += shuffle_xor(mine.sum[h], 8);
+        mine.sum[h] += shuffle_xor(mine.sum[h], 16);
+        if (lane < 4) memory.top[warp][2 * lane + h] = mine.top[h];
+    }
+    sync_first<THREADS>();
+    float by[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        const int head = lane % 4 * 2 + h;
+        float top = NO_SCORE;
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) top = max_nan(top, memory.top[w][head]);
+        by[h] = exp2_fast(mine.top[h] - top);
+        if (lane < 4) memory.sum[warp][head] = mine.sum[h] * by[h];
+    }
+    mine.shrink(by);
+    const int busy = min(tiles, WARPS), slots = min(busy, SLOTS);
+    if (warp >= SLOTS && warp < busy) mine.store(memory.slots[warp - SLOTS], false);
+    sync_first<THREADS>();
+    if (warp < slots) mine.store(memory.slots[warp], warp + SLOTS < busy);
+    sync_first<THREADS>();
+    for (int e = threadIdx.x; e < GROUP * HEAD_DIM; e += THREADS) {
+        const int h = e / HEAD_DIM, d = e % HEAD_DIM;
+        float acc = 0.0f, total = 0.0f, top = NO_SCORE;
+        for (int i = 0; i < slots; ++i) acc += memory.slots[i][h][d];
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) total += memory.sum[w][h];
+        if (piece.live == 1) {
+            p.out[(piece.head0 + h) * HEAD_DIM + d] = div_rn(acc, total);
+            continue;
+        }
+        const u64 part = (u64)(piece.head0 + h) * most + piece.split;
+        part_acc[part * HEAD_DIM + d] = acc;
+        if (d == 0) {
+#pragma unroll
+            for (int w = 0; w < WARPS; ++w) top = max_nan(top, memory.top[w][h]);
+            part_ml[2 * part] = top;
+            part_ml[2 * part + 1] = total;
+        }
+    }
+    if (piece.live == 1) return;
+    sync_first<THREADS>();
+    // every layer adds `live`, so the count needs no reset between layers
+    if (threadIdx.x == 0) memory.last = fetch_add(finished, 1) % piece.live == (u32)piece.live - 1;
+    sync_first<THREADS>();
+    if (memory.last) join_pieces(p, piece, most, part_acc, part_ml);
+}
+
+// p.x q f32 [heads][HEAD_DIM]; p.out f32 [heads][HEAD_DIM]; part_acc f32 [heads][most_splits][HEAD_DIM], part_ml f32
+// [heads][most_splits][2]; finished u32 [heads / GROUP], 0 when the step began
+DEVICE void attend(const Phase& p, const Step& s, u8* memory, float* part_acc, float* part_ml, u32* finished) {
+    const int groups = s.heads / GROUP, most = most_splits(groups, gridDim.x);
+    for (int item = blockIdx.x; item < groups * most; item += gridDim.x) {
+        const Piece piece = piece_of(item, groups, gridDim.x, s.position + 1, s.heads / s.kv_heads);
+        if (piece.split >= piece.live) return;
+        sync_first<THREADS>();
+        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, finished + item % groups);
+    }
+}

@@ -1,0 +1,91 @@
+// A block's own quantized copy of a phase's input: i8 in 32s, with scales and sums (IMAGE_BYTES a step of 512).
+#pragma once
+#include "fast_layout.cuh"
+#include "reduce.cuh"
+
+#define SMALLEST 1e-30f  // 32 values below it become zeros: 127 / max would overflow
+#define IN_FLIGHT 4      // eights of values a thread loads before it uses the first
+
+struct Eight {
+    float4 low, high;
+};
+
+DEVICE float largest(float4 v) { return max_nan(max_nan(fabsf(v.x), fabsf(v.y)), max_nan(fabsf(v.z), fabsf(v.w))); }
+DEVICE float4 product(float4 a, float4 b) {
+    return {mul_rn(a.x, b.x), mul_rn(a.y, b.y), mul_rn(a.z, b.z), mul_rn(a.w, b.w)};
+}
+DEVICE float squares(float4 v, float sum) {
+    return fma_rn(v.x, v.x, fma_rn(v.y, v.y, fma_rn(v.z, v.z, fma_rn(v.w, v.w, sum))));
+}
+DEVICE u32 quantized(float4 v, float inverse) {
+    const int a = round_even(mul_rn(v.x, inverse)), b = round_even(mul_rn(v.y, inverse));
+    const int c = round_even(mul_rn(v.z, inverse)), d = round_even(mul_rn(v.w, inverse));
+    return (a & 0xff) | (b & 0xff) << 8 | (c & 0xff) << 16 | (u32)(d & 0xff) << 24;
+}
+
+// Four neighbouring lanes hold 32 values, eight each; `at` counts eights from the start of the input.
+DEVICE void store_eight(u8* image, Eight v, int at) {
+    float top = max_nan(largest(v.low), largest(v.high));
+    top = max_nan(top, shuffle_xor(top, 1));
+    top = max_nan(top, shuffle_xor(top, 2));
+    const float inverse = top >= SMALLEST ? div_rn(127.0f, top) : 0.0f;
+    const u32 low = quantized(v.low, inverse), high = quantized(v.high, inverse);
+    const u32 ones = 0x01010101;
+    int sum = dp4a(low, ones, dp4a(high, ones, 0));
+    sum += shuffle_xor(sum, 1);
+    const int other = shuffle_xor(sum, 2);
+    const int quarter = at & 3, block = at >> 2, j = block & 3, unit = block >> 2 & 3;
+    u8* step = image + (block >> 4) * IMAGE_BYTES;
+    *(uint2*)(step + ((2 * j + (quarter >> 1)) * 4 + unit) * 16 + (quarter & 1) * 8) = uint2{low, high};
+    if (quarter == 0) {
+        ((float*)(step + IMAGE_SCALES))[unit * 4 + j] = div_rn(top, 127.0f);
+        ((u32*)(step + IMAGE_SUMS))[unit * 4 + j] = (u32)(sum & 0xffff) | (u32)other << 16;
+    }
+}
+
+// x f32 [cols], written by other blocks; gamma f32 [cols] with `norm`. The mean square is left to the rows' epilogue:
+// it scales every result alike, so the integers need not wait for it.
+template <bool norm> DEVICE void quantize_input(const Scratch& scratch, const float* x, const float* gamma, int cols) {
+    const int eights = steps_of(cols) * (STEP / 8), live = cols / 8;
+    float sum = 0.0f;
+    for (int first = threadIdx.x; first < eights; first += IN_FLIGHT * THREADS) {
+        Eight v[IN_FLIGHT], g[IN_FLIGHT];
+#pragma unroll
+        for (int i = 0; i < IN_FLIGHT; ++i) {
+            const int at = first + i * THREADS;
+            v[i].low = v[i].high = float4{0.0f, 0.0f, 0.0f, 0.0f};
+            if (norm) g[i] = v[i];
+            if (at < live) {
+                v[i].low = load_fresh4(x + 8 * at);
+                v[i].high = load_fresh4(x + 8 * at + 4);
+                if (norm) {
+                    g[i].low = load_float4(gamma + 8 * at);
+                    g[i].high = load_float4(gamma + 8 * at + 4);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < IN_FLIGHT; ++i) {
+            const int at = first + i * THREADS;
+            if (at - lane_id() >= eights) break;  // eights go by whole warps
+            if (norm) {
+                sum = squares(v[i].low, squares(v[i].high, sum));
+                v[i].low = product(v[i].low, g[i].low);
+                v[i].high = product(v[i].high, g[i].high);
+            }
+            store_eight(scratch.image, v[i], at);
+        }
+    }
+    if (norm) {
+        sum = warp_sum(sum);
+        if (lane_id() == 0) scratch.squares[warp_id()] = sum;
+    }
+}
+
+// 1 / root mean square of the input that quantize_input<true> took.
+DEVICE float inverse_rms(const Scratch& scratch, int cols, float eps) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int w = 0; w < WARPS; ++w) sum = add_rn(sum, scratch.squares[w]);
+    return div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, (float)cols), eps)));
+}

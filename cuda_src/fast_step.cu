@@ -1,0 +1,163 @@
+// A decode step, or any run of its phases, in one launch: one block a multiprocessor, every block a share of each matrix.
+// Whole steps need all blocks resident at once (a cooperative launch); a launch of one phase does not.
+#include "fast_attention.cuh"
+#include "fast_rows.cuh"
+
+#ifndef FORMATS
+#define FORMATS 15  // which tile formats a model has, one bit each
+#endif
+
+// One segment: this warp's records, multiplied as they arrive. Partial sums go to partials[record][TILE_ROWS].
+template <class Tile> DEVICE void multiply(const Share& share, const u8* image, float* partials, Intake& intake) {
+    const int lane = lane_id(), unit = lane & 3;
+    int step = share.tiles ? share.first / share.tiles : 0, tile = share.first - step * share.tiles;
+    Activations x;
+    bool stale = true;
+    for (int record = share.first; record < share.last; ++record) {
+        if (stale) x.load(image + step * IMAGE_BYTES, unit);
+        Tile weights;
+        weights.load(intake.wait(Tile::RECORD), lane);
+        intake.free(Tile::RECORD, lane);
+        float sum = weights.dot(x, lane);
+        sum = add_rn(sum, shuffle_xor(sum, 1));
+        sum = add_rn(sum, shuffle_xor(sum, 2));
+        if (unit == 0) partials[record * TILE_ROWS + (lane >> 2)] = sum;
+        stale = ++tile == share.tiles;
+        if (stale) {
+            tile = 0;
+            ++step;
+        }
+    }
+}
+
+DEVICE void multiply_any(int format, const Share& share, const u8* image, float* partials, Intake& intake) {
+    if ((FORMATS & 1) && format == 0) multiply<TileQ4K>(share, image, partials, intake);
+    if ((FORMATS & 2) && format == 1) multiply<TileQ6K>(share, image, partials, intake);
+    if ((FORMATS & 4) && format == 2) multiply<TileQ50>(share, image, partials, intake);
+    if ((FORMATS & 8) && format == 3) multiply<TileQ80>(share, image, partials, intake);
+}
+
+DEVICE void hold(Phase& to, const Phase* from) {
+    if (threadIdx.x < sizeof(Phase) / 16) ((uint4*)&to)[threadIdx.x] = load16((const uint4*)from + threadIdx.x);
+}
+
+DEVICE void wait_for_all(const u32* arrived, u32 wanted) {
+    if (threadIdx.x == 0)
+        while ((int)(load_acquire(arrived) - wanted) < 0) {
+        }
+    sync_first<THREADS>();
+}
+
+// phases, streams [last]; segments [segment_count]; state i32: position; rope f32 [capacity][HEAD_DIM/2][2];
+// part_acc, part_ml, counters[1 + group]: see `attend`; counters[0]: blocks that finished a phase; part_value,
+// part_index [gridDim.x]: each block's best logit; stamps u64 [phases][gridDim.x][2] or null: when a block was let into
+// a phase and when it was done with it, in ns. Dynamic shared memory: fast_tables.py SharedLayout.
+extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
+    fast_step(const Phase* phases, const Stream* streams, const Segment* segments, const int* state, const float* rope,
+              float* part_acc, float* part_ml, u32* counters, float* part_value, int* part_index, u64* stamps, int first,
+              int last, int segment_count, int qk_segment, int ring_bytes, int scratch_bytes, int image_steps,
+              int heads, int kv_heads, int capacity, int interleaved, float eps, float scale) {
+    DYNAMIC_SHARED(memory);
+    __shared__ u64 barriers[WARPS][RING_COPIES];
+    __shared__ u32 freed[WARPS];
+    __shared__ __align__(16) Phase held[2];  // this phase and the next: too many registers otherwise
+    __shared__ __align__(16) float squares[WARPS];
+    __shared__ float values[WARPS];
+    __shared__ int indices[WARPS];
+    const int lane = lane_id(), warp = warp_id(), count = last - first;
+    u8* at = memory + WARPS * ring_bytes;
+    const Scratch scratch = {at, (float*)(at + image_steps * IMAGE_BYTES), squares};
+    Stream* my_streams = (Stream*)(at + scratch_bytes);
+    Segment* my_segments = (Segment*)(my_streams + count);
+    Share* shares = (Share*)(my_segments + segment_count);  // [segment][WARPS]
+    float2* angles = (float2*)(shares + segment_count * WARPS);
+
+    for (int i = threadIdx.x; i < count; i += THREADS + WARP) my_streams[i] = streams[first + i];
+    for (int i = threadIdx.x; i < segment_count; i += THREADS + WARP) my_segments[i] = segments[i];
+    for (int i = threadIdx.x; i < segment_count * WARPS; i += THREADS + WARP)
+        shares[i] = share_of(segments[i / WARPS], blockIdx.x, gridDim.x, i % WARPS);
+    if (warp == WARPS && lane < WARPS) {
+        for (int i = 0; i < RING_COPIES; ++i) barrier_init(barriers[lane] + i);
+        barrier_publish();
+        freed[lane] = 0;
+    }
+    __syncthreads();
+    if (warp == WARPS) {
+        feed_rings(my_streams, count, my_segments, shares, memory, ring_bytes, barriers, freed);
+        return;
+    }
+    Intake intake = {memory + warp * ring_bytes, barriers[warp], freed + warp, ring_bytes, 0, 0, 0};
+    dependency_release();
+    dependency_wait();
+
+    Step step = {heads, kv_heads, capacity, interleaved, *state, eps, scale, angles};
+    const Share rotated = shares[qk_segment * WARPS];
+    for (int i = threadIdx.x; i < rotated.tiles * (TILE_ROWS / 2); i += THREADS) {
+        const int pair = (rotated.tile * (TILE_ROWS / 2) + i) % (HEAD_DIM / 2);
+        angles[i] = ((const float2*)rope)[(u64)step.position * (HEAD_DIM / 2) + pair];
+    }
+    hold(held[0], phases + first);
+    sync_first<THREADS>();
+    u32 arrived = 0;
+    Best best = {LOWEST, 0};
+    float inverse = 1.0f;
+    for (int i = 0; i < count; ++i) {
+        const Phase& p = held[i & 1];
+        if (i && (p.flags & AFTER_ALL)) {
+            arrived += gridDim.x;
+            wait_for_all(counters, arrived);
+        }
+        if (i + 1 < count) hold(held[(i + 1) & 1], phases + first + i + 1);
+        if (stamps && threadIdx.x == 0) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2] = global_time();
+        if (p.operation == ATTEND) {
+            attend(p, step, scratch.image, part_acc, part_ml, counters + 1);
+        } else {
+            const Stream& stream = my_streams[i];
+            float aside[2];
+#pragma unroll
+            for (int part = 0; part < 2; ++part)
+                if (stream.segment[part] >= 0)
+                    aside[part] = early(p, step, shares[stream.segment[part] * WARPS], part);
+            if (p.flags & NORM_INPUT)
+                quantize_input<true>(scratch, p.x, p.gamma, p.cols);
+            else if (p.flags & PLAIN_INPUT)
+                quantize_input<false>(scratch, p.x, p.gamma, p.cols);
+            sync_first<THREADS>();
+            int records = 0;
+#pragma unroll 1
+            for (int part = 0; part < 2; ++part) {
+                const int which = stream.segment[part];
+                if (which < 0) break;
+                const Share share = shares[which * WARPS + warp];
+                float* partials = scratch.partials + records * TILE_ROWS;
+                multiply_any(my_segments[which].format, share, scratch.image, partials, intake);
+                records += share.tiles * my_segments[which].steps;
+            }
+            sync_first<THREADS>();
+            if (p.flags & NORM_INPUT) inverse = inverse_rms(scratch, p.cols, step.eps);
+            if (p.flags & PLAIN_INPUT) inverse = 1.0f;
+            records = 0;
+#pragma unroll 1
+            for (int part = 0; part < 2; ++part) {
+                const int which = stream.segment[part];
+                if (which < 0) break;
+                const Share share = shares[which * WARPS];
+                const int steps = my_segments[which].steps;
+                finish_rows(p, step, share, steps, scratch.partials + records * TILE_ROWS, part, inverse, part ? aside[1] : aside[0], best);
+                records += share.tiles * steps;
+            }
+            if (p.flags & LAST_LOGITS) {
+                best.over_block(values, indices);
+                if (threadIdx.x == 0) {
+                    part_value[blockIdx.x] = best.value;
+                    part_index[blockIdx.x] = best.index;
+                }
+            }
+        }
+        sync_first<THREADS>();
+        if (threadIdx.x == 0) {
+            if (stamps) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2 + 1] = global_time();
+            if (i + 1 < count && (held[(i + 1) & 1].flags & AFTER_ALL)) add_release(counters, 1);
+        }
+    }
+}

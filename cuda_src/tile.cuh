@@ -1,0 +1,231 @@
+// The tile layout of weights (engine/tiles.py): where the bits are, and how one record meets quantized activations.
+#pragma once
+#include "fast_intrinsics.cuh"
+
+#define TILE_ROWS 8
+#define STEP 512            // columns a record
+#define SUB 32              // weights that share a scale of activations
+#define PLANE (WARP * 16)   // bytes of one plane of 16 bytes a lane
+
+DEVICE int steps_of(int cols) { return (cols + STEP - 1) / STEP; }
+
+// --- activations of one step as shared memory holds them ---
+
+#define IMAGE_BYTES 640     // i8 [8 pieces][4 units][16] | f32 scale [4 units][4] | i16 [4 units][4][2] sums of 16
+#define IMAGE_SCALES 512
+#define IMAGE_SUMS 576
+
+// One lane's 128 activations: four 32s of q (two vectors each) and their scales; sums of each 16 as integers, and of
+// each 32 as numbers. A format uses one kind of sum; the compiler drops the other.
+struct Activations {
+    uint4 q[8];
+    float scale[4], total[4];
+    int sum[8];
+
+    DEVICE void load(const u8* image, int unit) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) q[i] = *(const uint4*)(image + (i * 4 + unit) * 16);
+        const float4 s = *(const float4*)(image + IMAGE_SCALES + unit * 16);
+        const uint4 n = *(const uint4*)(image + IMAGE_SUMS + unit * 16);
+        scale[0] = s.x, scale[1] = s.y, scale[2] = s.z, scale[3] = s.w;
+        const u32 pairs[4] = {n.x, n.y, n.z, n.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            sum[2 * j] = (int)(pairs[j] << 16) >> 16;
+            sum[2 * j + 1] = (int)pairs[j] >> 16;
+            total[j] = mul_rn(scale[j], (float)(sum[2 * j] + sum[2 * j + 1]));
+        }
+    }
+};
+
+DEVICE int dot16(uint4 w, uint4 y, int c) { return dp4a(w.w, y.w, dp4a(w.z, y.z, dp4a(w.y, y.y, dp4a(w.x, y.x, c)))); }
+DEVICE int dot16_unsigned(uint4 w, uint4 y, int c) {
+    return dp4a_unsigned(w.w, y.w, dp4a_unsigned(w.z, y.z, dp4a_unsigned(w.y, y.y, dp4a_unsigned(w.x, y.x, c))));
+}
+DEVICE uint4 masked(uint4 v, u32 mask) { return {v.x & mask, v.y & mask, v.z & mask, v.w & mask}; }
+
+// Eight spare bit pairs, four in the top of each byte of both words, as one 16-bit number. The product moves pair i of
+// a word from bit 8i to bit 24 + 2i; no two partial products share a bit.
+DEVICE u16 spare_bits(u32 low, u32 high) {
+    const u32 gather = 1u << 24 | 1u << 18 | 1u << 12 | 1u << 6, pairs = 0x03030303;
+    return (u16)((low >> 6 & pairs) * gather >> 24 | (high >> 6 & pairs) * gather >> 24 << 8);
+}
+
+// Each format: RECORD bytes of a record; load, from a record in shared memory to registers; dot, the lane's share of
+// its row; octet, weights e .. e + 7 (e a multiple of 8) of one row of a matrix in global memory, as floats.
+
+struct TileQ4K {
+    static const int RECORD = 2304;
+    uint4 q[4];
+    uint2 head;
+
+    DEVICE void load(const u8* record, int lane) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) q[j] = *(const uint4*)(record + j * PLANE + lane * 16);
+        head = *(const uint2*)(record + 4 * PLANE + lane * 8);
+    }
+    DEVICE float dot(const Activations& x, int lane) const {
+        const u32 scales = head.x & 0x3f3f3f3f, mins = head.y & 0x3f3f3f3f;
+        float sum = 0.0f, least = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            // high nibbles stay where they are, sixteen times too large as unsigned bytes
+            const int high = dot16_unsigned(masked(q[j], 0xf0f0f0f0), x.q[2 * j + 1], 0);
+            const int both = dot16(masked(q[j], 0x0f0f0f0f), x.q[2 * j], high >> 4);
+            sum = fma_rn(x.scale[j], (float)(both * (int)byte_of(scales, j)), sum);
+            least = fma_rn(x.total[j], (float)byte_of(mins, j), least);
+        }
+        const float mine = half_to_float(spare_bits(head.x, head.y)), other = shuffle_xor(mine, 1);
+        const bool odd = lane & 1;
+        return fma_rn(odd ? other : mine, sum, -mul_rn(odd ? mine : other, least));
+    }
+    DEVICE static Float8 octet(const u8* tile, int row, int e) {
+        const u8* record = tile + (u64)(e / STEP) * RECORD;
+        const int unit = e % STEP / 128, j = e % 128 / SUB, lane = 4 * row + unit, high = e % SUB / 16;
+        const uint2 q = load8(record + j * PLANE + lane * 16 + e % 16);
+        const u8* heads = record + 4 * PLANE;
+        const uint2 mine = load8(heads + lane * 8), even = load8(heads + (lane & ~1) * 8),
+                    odd = load8(heads + (lane | 1) * 8);
+        const float d = mul_rn(half_to_float(spare_bits(even.x, even.y)), (float)(byte_of(mine.x, j) & 63));
+        const float m = mul_rn(half_to_float(spare_bits(odd.x, odd.y)), (float)(byte_of(mine.y, j) & 63));
+        Float8 out;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            const u32 word = k < 4 ? q.x : q.y;
+            out.v[k] = sub_rn(mul_rn(d, (float)(word >> (8 * (k & 3) + 4 * high) & 15)), m);
+        }
+        return out;
+    }
+};
+
+struct TileQ6K {
+    static const int RECORD = 3360;
+    uint4 q[6];
+    uint2 scales;
+    u16 d;
+
+    DEVICE void load(const u8* record, int lane) {
+#pragma unroll
+        for (int j = 0; j < 6; ++j) q[j] = *(const uint4*)(record + j * PLANE + lane * 16);
+        scales = *(const uint2*)(record + 6 * PLANE + lane * 8);
+        d = *(const u16*)(record + 6 * PLANE + WARP * 8 + (lane >> 1) * 2);
+    }
+    // Weights 4i .. 4i + 3 of 16 are the low six bits of word i; the last four are spread over the top two.
+    DEVICE static uint4 sixteen(u32 a, u32 b, u32 c) {
+        const u32 six = 0x3f3f3f3f;
+        return {a & six, b & six, c & six, (a >> 6 & 0x03030303) | (b >> 4 & 0x0c0c0c0c) | (c >> 2 & 0x30303030)};
+    }
+    DEVICE float dot(const Activations& x, int) const {
+        const u32* words = (const u32*)q;
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const u32* w = words + 6 * j;
+            const u32 pair = j < 2 ? scales.x : scales.y;
+            const int first = dot16(sixteen(w[0], w[1], w[2]), x.q[2 * j], -32 * x.sum[2 * j]);
+            const int second = dot16(sixteen(w[3], w[4], w[5]), x.q[2 * j + 1], -32 * x.sum[2 * j + 1]);
+            const int scaled = first * signed_byte_of(pair, 2 * (j & 1)) + second * signed_byte_of(pair, 2 * (j & 1) + 1);
+            sum = fma_rn(x.scale[j], (float)scaled, sum);
+        }
+        return mul_rn(half_to_float(d), sum);
+    }
+    DEVICE static Float8 octet(const u8* tile, int row, int e) {
+        const u8* record = tile + (u64)(e / STEP) * RECORD;
+        const int unit = e % STEP / 128, group = e % 128 / 16, lane = 4 * row + unit;
+        u32 w[3];
+#pragma unroll
+        for (int i = 0; i < 3; ++i) {
+            const int word = 3 * group + i;
+            w[i] = load4(record + word / 4 * PLANE + lane * 16 + word % 4 * 4);
+        }
+        const uint4 q = sixteen(w[0], w[1], w[2]);
+        const i8 scale = (i8)record[6 * PLANE + lane * 8 + group];
+        const float d = mul_rn(half_to_float(load2(record + 6 * PLANE + WARP * 8 + (lane >> 1) * 2)), (float)scale);
+        const u32 low = e % 16 ? q.z : q.x, high = e % 16 ? q.w : q.y;
+        Float8 out;
+#pragma unroll
+        for (int k = 0; k < 8; ++k)
+            out.v[k] = mul_rn(d, (float)((int)((k < 4 ? low : high) >> 8 * (k & 3) & 63) - 32));
+        return out;
+    }
+};
+
+struct TileQ50 {
+    static const int RECORD = 2816;
+    uint4 q[4], fifth;
+    uint2 d;
+
+    DEVICE void load(const u8* record, int lane) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) q[j] = *(const uint4*)(record + j * PLANE + lane * 16);
+        fifth = *(const uint4*)(record + 4 * PLANE + lane * 16);
+        d = *(const uint2*)(record + 5 * PLANE + lane * 8);
+    }
+    DEVICE static uint4 with_fifth(uint4 v, u32 bits, int shift, int first) {
+        const u32 low = 0x0f0f0f0f, one = 0x01010101;
+        return {(v.x >> shift & low) | (bits >> first & one) << 4, (v.y >> shift & low) | (bits >> (first + 1) & one) << 4,
+                (v.z >> shift & low) | (bits >> (first + 2) & one) << 4,
+                (v.w >> shift & low) | (bits >> (first + 3) & one) << 4};
+    }
+    DEVICE static float scale(uint2 d, int j) {
+        const u32 pair = j < 2 ? d.x : d.y;
+        return j & 1 ? high_half(pair) : low_half(pair);
+    }
+    DEVICE float dot(const Activations& x, int) const {
+        const u32 bits[4] = {fifth.x, fifth.y, fifth.z, fifth.w};
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int first = dot16(with_fifth(q[j], bits[j], 0, 0), x.q[2 * j], -16 * (x.sum[2 * j] + x.sum[2 * j + 1]));
+            const int both = dot16(with_fifth(q[j], bits[j], 4, 4), x.q[2 * j + 1], first);
+            sum = fma_rn(mul_rn(x.scale[j], scale(d, j)), (float)both, sum);
+        }
+        return sum;
+    }
+    DEVICE static Float8 octet(const u8* tile, int row, int e) {
+        const u8* record = tile + (u64)(e / STEP) * RECORD;
+        const int unit = e % STEP / 128, j = e % 128 / SUB, lane = 4 * row + unit, high = e % SUB / 16;
+        const uint2 q = load8(record + j * PLANE + lane * 16 + e % 16);
+        const u32 bits = load4(record + 4 * PLANE + lane * 16 + j * 4) >> (4 * high + e % 16 / 4);
+        const float d = scale(load8(record + 5 * PLANE + lane * 8), j);
+        Float8 out;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+            const u32 word = k < 4 ? q.x : q.y;
+            const u32 fifth_bit = bits >> (8 * (k & 3) + k / 4) & 1;
+            out.v[k] = mul_rn(d, (float)((int)(word >> (8 * (k & 3) + 4 * high) & 15 | fifth_bit << 4) - 16));
+        }
+        return out;
+    }
+};
+
+struct TileQ80 {
+    static const int RECORD = 4352;
+    uint4 q[8];
+    uint2 d;
+
+    DEVICE void load(const u8* record, int lane) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) q[j] = *(const uint4*)(record + j * PLANE + lane * 16);
+        d = *(const uint2*)(record + 8 * PLANE + lane * 8);
+    }
+    DEVICE float dot(const Activations& x, int) const {
+        float sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const int both = dot16(q[2 * j + 1], x.q[2 * j + 1], dot16(q[2 * j], x.q[2 * j], 0));
+            sum = fma_rn(mul_rn(x.scale[j], TileQ50::scale(d, j)), (float)both, sum);
+        }
+        return sum;
+    }
+    DEVICE static Float8 octet(const u8* tile, int row, int e) {
+        const u8* record = tile + (u64)(e / STEP) * RECORD;
+        const int unit = e % STEP / 128, lane = 4 * row + unit;
+        const uint2 q = load8(record + e % 128 / 16 * PLANE + lane * 16 + e % 16);
+        const float d = TileQ50::scale(load8(record + 8 * PLANE + lane * 8), e % 128 / SUB);
+        Float8 out;
+#pragma unroll
+        for (int k = 0; k < 8; ++k) out.v[k] = mul_rn(d, (float)(i8)((k < 4 ? q.x : q.y) >> 8 * (k & 3) & 0xff));
+        return out;
+    }
+};

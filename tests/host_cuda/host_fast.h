@@ -1,0 +1,131 @@
+// The host side of fast_intrinsics.cuh. A bulk copy happens when its barrier is waited for, not when it is asked for,
+// and its target holds NaN until then: a kernel that reads early, or copies over what it still needs, computes NaN.
+#pragma once
+#include <time.h>
+
+#define DYNAMIC_SHARED(name) alignas(128) static unsigned char name[host::DYNAMIC_BYTES]
+
+namespace host {
+
+const int DYNAMIC_BYTES = 227 * 1024;
+
+struct Copy {
+    void* to;
+    const void* from;
+    int bytes;
+};
+const int MAX_COPIES = 1024;
+static Copy copies[MAX_COPIES];
+
+// A barrier is the parity of its running phase and, above it, the number of its pending copy plus one.
+inline void misuse(const char* what) {
+    fprintf(stderr, "%s\n", what);
+    abort();
+}
+
+struct Words {
+    unsigned v[8];
+};
+static Words posted[MAX_THREADS / 32][2][32];
+
+// Every lane of the warp shows its words to all others.
+inline const Words* posted_by_warp(const Words& mine) {
+    const int warp = current / 32, turn = fibers[current].shuffles++ & 1;
+    posted[warp][turn][current % 32] = mine;
+    yield(AT_WARP);
+    return posted[warp][turn];
+}
+
+}  // namespace host
+
+inline unsigned short float_to_half(float value);
+inline float half_to_float(unsigned short bits);
+
+inline int dp4a_unsigned(unsigned a, unsigned b, int c) {
+    for (int k = 0; k < 4; ++k) c += (int)(a >> 8 * k & 255) * (int8_t)(b >> 8 * k);
+    return c;
+}
+inline void sync_warp() { host::yield(host::AT_WARP); }
+template <int count> inline void sync_first() {
+    host::team = count;
+    host::yield(host::AT_TEAM);
+}
+inline void store_shared(unsigned* p, unsigned value) { *p = value; }
+inline unsigned load_shared(const unsigned* p) { return *p; }
+inline void pause() { host::yield(host::READY); }
+inline float load_fresh(const float* p) { return load_aligned<float>(p); }
+inline float4 load_fresh4(const float* p) { return load_aligned<float4>(p); }
+inline uint4 load_fresh16(const void* p) { return load_aligned<uint4>(p); }
+
+inline void dependency_wait() {}
+inline void dependency_release() {}
+
+inline void add_release(unsigned* counter, unsigned value) { *counter += value; }
+inline unsigned load_acquire(const unsigned* counter) {
+    // blocks run one after another here, so a value that is not there now never comes
+    host::yield(host::READY);
+    return *counter;
+}
+inline unsigned fetch_add(unsigned* counter, unsigned value) {
+    const unsigned before = *counter;
+    *counter += value;
+    return before;
+}
+inline unsigned long long global_time() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+
+inline void barrier_init(unsigned long long* barrier) { *barrier = 0; }
+inline void barrier_publish() {}
+#define STREAMING 0
+inline void bulk_copy(void* to, const void* from, int bytes, unsigned long long* barrier, unsigned long long) {
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16 || bytes % 16) host::misuse("misaligned bulk copy");
+    if (*barrier >> 1) host::misuse("a second bulk copy on a barrier whose first is not done");
+    int i = 0;
+    while (i < host::MAX_COPIES && host::copies[i].to) ++i;
+    if (i == host::MAX_COPIES) host::misuse("too many bulk copies in flight");
+    memset(to, 0xff, bytes);
+    host::copies[i] = {to, from, bytes};
+    *barrier |= (unsigned long long)(i + 1) << 1;
+}
+inline void barrier_wait(unsigned long long* barrier, unsigned parity) {
+    for (long turns = 0; (*barrier & 1) == parity; ++turns) {
+        if (const unsigned long long pending = *barrier >> 1) {
+            host::Copy& copy = host::copies[pending - 1];
+            memcpy(copy.to, copy.from, copy.bytes);
+            copy.to = nullptr;
+            *barrier = parity ^ 1;
+            return;
+        }
+        if (turns > 1000000) host::misuse("a wait for a bulk copy that no one asked for");
+        host::yield(host::READY);
+    }
+}
+
+inline void mma_16x8x16(float* c, const unsigned* a, const unsigned* b) {
+    const host::Words* all = host::posted_by_warp({{a[0], a[1], a[2], a[3], b[0], b[1]}});
+    const int g = host::current % 32 / 4, t = host::current % 4;
+    auto half = [](unsigned word, int i) { return half_to_float((unsigned short)(word >> 16 * i)); };
+    for (int i = 0; i < 4; ++i) {
+        const int row = g + 8 * (i >> 1), col = 2 * t + (i & 1);
+        float sum = c[i];
+        for (int k = 0; k < 16; ++k) {
+            const unsigned from_a = all[row % 8 * 4 + k % 8 / 2].v[(row >> 3) + 2 * (k >> 3)];
+            const unsigned from_b = all[col * 4 + k % 8 / 2].v[4 + (k >> 3)];
+            sum += half(from_a, k & 1) * half(from_b, k & 1);
+        }
+        c[i] = sum;
+    }
+}
+inline unsigned transpose_8x8(unsigned pair) {
+    const host::Words* all = host::posted_by_warp({{pair}});
+    const int g = host::current % 32 / 4, t = host::current % 4;
+    auto at = [&](int row, int col) { return all[row * 4 + col / 2].v[0] >> 16 * (col & 1) & 0xffff; };
+    return at(2 * t, g) | at(2 * t + 1, g) << 16;
+}
+inline unsigned low_halves(unsigned first, unsigned second) { return (first & 0xffff) | second << 16; }
+inline unsigned high_halves(unsigned first, unsigned second) { return first >> 16 | (second & 0xffff0000); }
+inline unsigned byte_of(unsigned word, int i) { return word >> 8 * i & 255; }
+inline int signed_byte_of(unsigned word, int i) { return (int8_t)(word >> 8 * i); }
