@@ -7,11 +7,13 @@ matrix falls back to when its row length is not a multiple of the 256-element su
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib.resources import files
+from pathlib import Path
 
 from attrib.errors import AttribError
 
@@ -35,7 +37,10 @@ BLOCKS: dict[str, tuple[int, int, int]] = {
 }
 QUANT_OF_GGML = {number: name for name, (_, _, number) in BLOCKS.items()}
 _FALLBACK = {"q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0"}
-RECIPES = ("q4_k_m",)
+UNIFORM = ("q8_0", "bf16", "f16")
+"""Recipes that store every matrix alike, as PyTorch and vLLM keep a model they do not quantize."""
+RECIPES = ("q4_k_m", *UNIFORM)
+_SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 # Matrices a decode step streams whole, in the order a layer uses them.
 LAYER_ROLES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -135,6 +140,20 @@ def matrix_bytes(quant: str, rows: int, cols: int) -> int:
     return rows * (cols // elements) * size
 
 
+def shard_paths(path: Path) -> tuple[Path, ...]:
+    """The files of a split GGUF model (`NAME-00001-of-0000N.gguf`) in order, from any of them; else the file alone.
+
+    Raises AttribError for a number that is not within the count.
+    """
+    found = _SHARD.fullmatch(path.name)
+    if found is None:
+        return (path,)
+    number, count = int(found["number"]), int(found["count"])
+    if not 1 <= number <= count:
+        raise AttribError(f"{path} is named file {number} of {count}; a split model's files count from 1")
+    return tuple(path.with_name(f"{found['stem']}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1))
+
+
 def more_bits(layer: int, layers: int) -> bool:
     """Whether q4_k_m stores this layer's attn_v and ffn_down as q6_K (the first and last eighth, and every third)."""
     eighth = layers // 8
@@ -156,12 +175,13 @@ def _recipe_type(role: str, layer: int | None, shape: ModelShape) -> str:
     return quant if cols % BLOCKS[quant][0] == 0 else _FALLBACK[quant]
 
 
-def recipe_tensors(shape: ModelShape) -> Iterator[Tensor]:
-    """Every tensor of a model of this shape as q4_k_m stores it, in file order."""
+def recipe_tensors(shape: ModelShape, recipe: str = RECIPES[0]) -> Iterator[Tensor]:
+    """Every tensor of a model of this shape as a recipe stores it, in file order."""
 
     def matrix(name: str, role: str, layer: int | None) -> Tensor:
         rows, cols = shape.matrix(role)
-        return Tensor(f"{name}.weight", role, layer, rows, cols, _recipe_type(role, layer, shape))
+        quant = recipe if recipe in UNIFORM else _recipe_type(role, layer, shape)
+        return Tensor(f"{name}.weight", role, layer, rows, cols, quant)
 
     yield matrix("token_embd", "token_embd", None)
     for i in range(shape.layers):
@@ -170,6 +190,8 @@ def recipe_tensors(shape: ModelShape) -> Iterator[Tensor]:
             yield matrix(f"blk.{i}.{role}", role, i)
             if shape.bias and role != "attn_output":
                 yield Tensor(f"blk.{i}.{role}.bias", f"{role}_bias", i, 1, shape.matrix(role)[0], "f32")
+            if shape.arch == "qwen3" and role in ("attn_q", "attn_k"):
+                yield Tensor(f"blk.{i}.{role}_norm.weight", f"{role}_norm", i, 1, shape.head_dim, "f32")
         yield Tensor(f"blk.{i}.ffn_norm.weight", "ffn_norm", i, 1, shape.hidden, "f32")
         for role in LAYER_ROLES[4:]:
             yield matrix(f"blk.{i}.{role}", role, i)
@@ -199,4 +221,4 @@ def builtin(spec: str) -> Model:
     if recipe not in RECIPES:
         raise AttribError(f"recipe {recipe!r} is not built in; known are {', '.join(RECIPES)}")
     shape = known[name]
-    return Model(shape, recipe, tuple(recipe_tensors(shape)))
+    return Model(shape, recipe, tuple(recipe_tensors(shape, recipe)))

@@ -125,3 +125,12 @@ def test_what_is_not_known_is_refused() -> None:
 
 def test_specs_without_recipe_and_in_capitals_are_the_same_model() -> None:
     assert models.builtin("Qwen2.5-14B") == models.builtin("qwen2.5-14b:Q4_K_M")
+
+
+@pytest.mark.parametrize(("recipe", "bits"), [("bf16", 16), ("f16", 16), ("q8_0", 8.5)])
+def test_uniform_recipes_store_every_matrix_alike(recipe: str, bits: float) -> None:
+    """7B: 28 layers of (3584 x (3584 + 2 x 512 + 3584) + 3 x 3584 x 18944) weights, and a head of 152064 x 3584."""
+    model = models.builtin(f"qwen2.5-7b:{recipe}")
+    weights = 28 * 3584 * (3584 + 2 * 512 + 3584 + 3 * 18944) + 152_064 * 3584
+    assert model.step_bytes() == weights * bits / 8
+    assert {t.quant for t in model.tensors if t.rows > 1} == {recipe}
