@@ -1,5 +1,6 @@
 // A table that sorts, filters, expands rows and copies itself as Markdown or CSV.
-// column: {key, label, unit, title, text, value(row), show(row), cell(row)}; `text` columns are left-aligned and sort by letters.
+// column: {key, label, unit, title, text, value(row), show(row), cell(row), rank(value)}; `text` columns are left-aligned and
+// sort by letters, others by value or by what `rank` makes of it.
 const FIRST_ROWS = 300;
 
 class DataTable {
@@ -28,7 +29,7 @@ class DataTable {
   }
 
   headCell(column) {
-    const button = el("button", { type: "button", title: column.title, on: { click: () => this.sortBy(column) } }, column.label,
+    const button = el("button", { type: "button", title: column.title, on: { click: () => this.sortBy(column) } }, el("span", { class: "label", text: column.label }),
       column.unit ? el("span", { class: "unit", text: column.unit }) : null);
     return el("th", { scope: "col", class: column.text ? "text" : "", "aria-sort": "none", "data-key": column.key }, button);
   }
@@ -55,12 +56,13 @@ class DataTable {
       return terms.every((term) => text.includes(term));
     });
     const turn = this.sort.down ? -1 : 1;
+    const rank = column.rank ?? ((value) => value);
     return kept
       .map((row) => [column.value(row), row])
       .sort(([a], [b]) => {
         const missing = Number(a === null || a === undefined) - Number(b === null || b === undefined);
         if (missing || a === null || a === undefined) return missing; // unknown last, whichever way
-        return turn * (column.text ? String(a).localeCompare(String(b), "en", { numeric: true }) : a - b);
+        return turn * (column.text ? String(a).localeCompare(String(b), "en", { numeric: true }) : rank(a) - rank(b));
       })
       .map(([, row]) => row);
   }

@@ -1,6 +1,15 @@
 // GB/s of every matrix of every layer as a grid of cells; the darker the slower. Arrow keys walk the cells.
 const MODES = { gbps: "GB/s", share: "% of class" };
 
+const HEAT_VALUES = { gbps: (cell) => cell.gbps, share: (cell) => (known(cell.class_gbps) ? (100 * cell.gbps) / cell.class_gbps : NaN) };
+
+// one colour scale for all runs of the page
+function heatRange(mode) {
+  const found = REPORT.runs.flatMap(({ heat }) => (heat ? [...heat.cells.map(HEAT_VALUES[mode]), ...(mode === "gbps" ? heat.layer_gbps : [])] : [])).filter(known);
+  const most = found.reduce((high, value) => Math.max(high, value), mode === "share" ? 100 : 0);
+  return [found.reduce((low, value) => Math.min(low, value), most), most];
+}
+
 function startHeat(host, run, timeline) {
   const heat = run.heat;
   if (!heat) {
@@ -9,7 +18,6 @@ function startHeat(host, run, timeline) {
   }
   const cells = new Map(heat.cells.map((cell) => [`${cell.role} ${cell.layer}`, cell]));
   const classed = heat.cells.some((cell) => known(cell.class_gbps));
-  const values = { gbps: (cell) => cell.gbps, share: (cell) => (known(cell.class_gbps) ? (100 * cell.gbps) / cell.class_gbps : NaN) };
   let mode = "gbps";
   const foot = el("div", { class: "heat-foot" });
   const scale = el("span", { class: "scale" });
@@ -20,19 +28,17 @@ function startHeat(host, run, timeline) {
     el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "layer", style: { "text-align": "left" } }), heat.layers.map((layer) => el("th", { scope: "col", text: label(layer) })))), body);
   const words = (cell) =>
     `blk.${cell.layer}.${cell.site}: ${rate(cell.gbps)} GB/s (${rate(cell.gbps_duration)} by duration), ${bytes(cell.bytes)} in ${fixed(cell.us, 2)} µs` +
-    (known(cell.class_gbps) ? `, ${fixed(values.share(cell), 0)} % of its class of ${rate(cell.class_gbps)} GB/s` : "") +
+    (known(cell.class_gbps) ? `, ${fixed(HEAT_VALUES.share(cell), 0)} % of its class of ${rate(cell.class_gbps)} GB/s` : "") +
     (cell.impossible ? ", impossible rate" : cell.overlapped ? ", above the peak by overlap" : "");
 
   function paint() {
-    const found = heat.cells.map(values[mode]).filter(known);
     const whole = mode === "gbps" ? heat.layer_gbps.filter(known) : [];
-    const low = Math.min(...found, ...whole);
-    const high = mode === "share" ? Math.max(100, ...found) : Math.max(...found, ...whole);
+    const [low, high] = heatRange(mode);
     const colour = (value) => (known(value) ? rampColour((value - low) / (high - low || 1)) : null);
     const rows = heat.roles.map((role) => el("tr", {}, el("th", { scope: "row", text: role }), heat.layers.map((layer) => {
       const cell = cells.get(`${role} ${layer}`);
       if (!cell) return el("td", { role: "gridcell", class: "none", "aria-label": `blk.${layer} has no ${role}` });
-      return el("td", { role: "gridcell", tabindex: "-1", "data-layer": layer, "aria-label": words(cell), title: words(cell), style: { "--c": colour(values[mode](cell)) } });
+      return el("td", { role: "gridcell", tabindex: "-1", "data-layer": layer, "aria-label": words(cell), title: words(cell), style: { "--c": colour(HEAT_VALUES[mode](cell)) } });
     })));
     if (whole.length) {
       rows.push(el("tr", { class: "total" }, el("th", { scope: "row", text: "whole layer" }), heat.layers.map((layer, place) => {
@@ -43,8 +49,7 @@ function startHeat(host, run, timeline) {
     }
     body.replaceChildren(...rows);
     body.querySelector("td[tabindex]")?.setAttribute("tabindex", "0");
-    const unit = MODES[mode].replace("GB/s", "GB/s").replace("% of class", "%");
-    scale.replaceChildren(`${fixed(low, 0)}`, el("i", { style: { "--ramp": `linear-gradient(90deg, ${RAMP.join(", ")})` }, "aria-hidden": "true" }), `${fixed(high, 0)} ${unit}`);
+    scale.replaceChildren(`${fixed(low, 0)}`, el("i", { style: { "--ramp": `linear-gradient(90deg, ${RAMP.join(", ")})` }, "aria-hidden": "true" }), `${fixed(high, 0)} ${MODES[mode]}`);
   }
 
   const tell = (event) => {

@@ -71,10 +71,11 @@ class Painter {
     return state.site !== null && this.scene.run.sites[this.scene.line.site[i]].site !== state.site ? 0.16 : 1;
   }
 
-  box(x0, x1, y, height) {
+  // launches on a lane are parted by a pixel; the ledger has no gap but idle
+  box(x0, x1, y, height, parted = true) {
     const left = Math.max(Math.floor(x0), this.gutter);
     const right = Math.min(Math.max(Math.floor(x1), left + 1), this.width);
-    if (right > left) this.context.fillRect(left, y, right - left - (right - left > 4 ? 1 : 0), height);
+    if (right > left) this.context.fillRect(left, y, right - left - (parted && right - left > 4 ? 1 : 0), height);
     return [left, right];
   }
 
@@ -153,7 +154,7 @@ class Painter {
       if (!own) continue;
       c.globalAlpha = this.alpha(i, state);
       c.fillStyle = this.fill(i, state);
-      this.box(this.x(scene.end[i] - own, view), this.x(scene.end[i], view), track.y, track.height);
+      this.box(this.x(scene.end[i] - own, view), this.x(scene.end[i], view), track.y, track.height, false);
     }
     c.globalAlpha = 1;
     for (const [start, length] of scene.line.idle_ns) {
@@ -165,7 +166,7 @@ class Painter {
   idle(x0, x1, track) {
     const { context: c } = this;
     c.fillStyle = this.colours.card;
-    const [left, right] = this.box(x0, x1, track.y, track.height);
+    const [left, right] = this.box(x0, x1, track.y, track.height, false);
     c.save();
     c.beginPath();
     c.rect(left, track.y, right - left, track.height);
@@ -201,7 +202,7 @@ class Painter {
 
   rates(track, state) {
     const { context: c, scene } = this;
-    const top = Math.max(scene.fastest, scene.run.census.device.peak_gbps ?? 0) || 1;
+    const top = scene.topRate;
     const y = (gbps) => track.y + track.height - Math.min(gbps / top, 1) * track.height;
     const [first, last] = scene.visible(state.view);
     for (let i = first; i < last; i++) {
@@ -249,6 +250,11 @@ class Painter {
     for (const track of scene.tracks) {
       const text = track.kind === "depth" ? `≤ ${scene.deepest} in flight` : track.label;
       c.fillText(text, this.gutter - 10, track.y + track.height / 2 + 0.5, this.gutter - 12);
+      if (track.kind !== "rates") continue;
+      c.fillStyle = this.colours.faint;
+      c.fillText(fixed(scene.topRate, 0), this.gutter - 10, track.y + 5);
+      c.fillText("0", this.gutter - 10, track.y + track.height - 3);
+      c.fillStyle = this.colours.soft;
     }
     c.textAlign = "left";
   }

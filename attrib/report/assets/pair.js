@@ -65,7 +65,7 @@ function startPairSites(host, pair) {
       column("gbps_a", "rate A", "GB/s", rate), column("gbps_b", "rate B", "GB/s", rate),
       column("exclusive_us_a", "exclusive A", "µs / launch", microseconds), column("exclusive_us_b", "exclusive B", "µs / launch", microseconds),
       column("ms_a", "time A", "ms / step", (v) => fixed(v, 3)), column("ms_b", "time B", "ms / step", (v) => fixed(v, 3)),
-      { ...column("delta_ms", "B − A", "ms / step", (v) => signed(v, 3)), cell: (row) => deltaCell(row.delta_ms, unclear(row)) },
+      { ...column("delta_ms", "B − A", "ms / step", (v) => signed(v, 3), "sorted by size, whichever side is slower"), rank: Math.abs, cell: (row) => deltaCell(row.delta_ms, unclear(row)) },
       column("spread_ms", "spread", "ms", (v) => fixed(v, 3), "75th − 25th percentile of the differences between single steps"),
       column("pct_of_gap", "of the gap", "%", (v) => fixed(v, 1)),
     ],

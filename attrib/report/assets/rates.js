@@ -38,6 +38,26 @@ function rateBars(run, rows) {
     el("div", { class: "key" }, key, peak ? el("span", { text: `DRAM peak ${fixed(peak, 0)} GB/s` }) : null));
 }
 
+// names beside their dots where there is room; a name that has none is left to the dot's title
+function scatterTags(dots, area) {
+  const taken = dots.map(({ cx, cy }) => [cx - 6, cx + 6, cy - 6, cy + 6]);
+  const tags = [];
+  for (const { name, cx, cy } of dots) {
+    const width = name.length * 6.4;
+    const left = clamp(cx - width / 2, area.x0 + 2, area.x1 - width);
+    const spots = [[left, cy + 17], [left, cy - 10], [cx + 9, cy + 4], [cx - 9 - width, cy + 4], [left, cy + 29], [left, cy - 22]];
+    const box = ([tx, ty]) => [tx, tx + width, ty - 9, ty + 3];
+    const spot = spots.find((one) => {
+      const [a, b, c, d] = box(one);
+      return a >= area.x0 && b <= area.x1 + 1 && c >= area.y1 && d <= area.y0 && !taken.some(([e, f, g, h]) => a < f && b > e && c < h && d > g);
+    });
+    if (!spot) continue;
+    taken.push(box(spot));
+    tags.push(svg("text", { class: "tag", x: spot[0], y: spot[1], text: name }));
+  }
+  return tags;
+}
+
 function rateScatter(host, run, rows) {
   const width = host.clientWidth || 420;
   const height = 300;
@@ -53,7 +73,7 @@ function rateScatter(host, run, rows) {
     parts.push(svg("line", { class: "grid", x1: x0, x2: x1, y1: y(tick), y2: y(tick) }), svg("text", { x: x0 - 6, y: y(tick) + 4, "text-anchor": "end", text: fixed(tick, 0) }));
   }
   for (let power = Math.ceil(Math.log10(low)); 10 ** power <= high; power++) {
-    parts.push(svg("line", { class: "grid", x1: x(10 ** power), x2: x(10 ** power), y1: y0, y2: y1 }), svg("text", { x: x(10 ** power), y: y0 + 16, "text-anchor": "middle", text: bytes(10 ** power).replace(".0", "").replace(".00", "") }));
+    parts.push(svg("line", { class: "grid", x1: x(10 ** power), x2: x(10 ** power), y1: y0, y2: y1 }), svg("text", { x: x(10 ** power), y: y0 + 16, "text-anchor": "middle", text: bytes(10 ** power).replace(/\.0+ /, " ") }));
   }
   parts.push(svg("text", { x: (x0 + x1) / 2, y: height - 6, "text-anchor": "middle", text: "bytes of one launch" }), svg("text", { x: x0 + 5, y: y1 + 10, text: "GB/s" }));
   if (peak) parts.push(svg("line", { class: "peak", x1: x0, x2: x1, y1: y(peak), y2: y(peak) }), svg("text", { x: x1, y: y(peak) - 4, "text-anchor": "end", text: `DRAM peak ${fixed(peak, 0)}` }));
@@ -63,22 +83,13 @@ function rateScatter(host, run, rows) {
     const points = Array.from({ length: 61 }, (_, i) => low * (high / low) ** (i / 60)).map((count) => `${x(count).toFixed(1)},${y(scene(count)).toFixed(1)}`);
     parts.push(svg("polyline", { class: "curve", points: points.join(" "), style: inked(REPORT.palette.band).style }));
   }
-  const taken = [];
   for (const row of rows) {
     const [cx, cy] = [x(row.bytes), y(row.gbps)];
     const ink = inkOf(row).style;
     if (row.straggler) parts.push(svg("line", { class: "stem", x1: cx, x2: cx, y1: cy, y2: y(row.class_gbps), style: ink }));
     parts.push(svg("circle", { class: "dot", cx, cy, r: 5, style: ink }, svg("title", { text: `${row.site}: ${bytes(row.bytes)}, ${rate(row.gbps)} GB/s, class ${rate(row.class_gbps)} GB/s` })));
-    const name = row.site;
-    const half = name.length * 3.2;
-    const free = (ty, tx) => !taken.some(([ox, oy, o]) => Math.abs(oy - ty) < 11 && Math.abs(ox - tx) < o + half);
-    const tx = clamp(cx, x0 + half, x1 - half);
-    const ty = [cy + 17, cy - 9, cy + 29, cy - 21].find((one) => one > y1 && one < y0 - 2 && free(one, tx));
-    if (ty !== undefined) {
-      taken.push([tx, ty, half]);
-      parts.push(svg("text", { class: "tag", x: tx, y: ty, "text-anchor": "middle", text: name }));
-    }
   }
+  parts.push(...scatterTags(rows.map((row) => ({ name: row.site, cx: x(row.bytes), cy: y(row.gbps) })), { x0, x1, y0, y1 }));
   host.replaceChildren(svg("svg", { class: "scatter", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Effective GB/s over bytes of a launch, with the class as a curve" }, parts));
 }
 

@@ -18,7 +18,7 @@ class Scene {
     // the widest launch before each one bounds how far back a search has to look
     this.latest = [];
     this.end.forEach((end, i) => this.latest.push(Math.max(end, this.latest[i - 1] ?? 0)));
-    this.fastest = line.start_ns.reduce((most, _, i) => (this.rate(i) > most ? this.rate(i) : most), 0);
+this.topRate = line.start_ns.reduce((most, _, i) => (this.rate(i) > most ? this.rate(i) : most), run.census.device.peak_gbps ?? 0) || 1;
   }
 
   // bytes / duration in GB/s, NaN where a launch streams no known weights
