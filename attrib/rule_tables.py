@@ -1,0 +1,80 @@
+"""Rule files and what they know of a trace, as terminal tables of at most 100 columns. Renders; computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from attrib.categories import IDLE, order
+from attrib.rulecheck import Check, Share
+from attrib.rules import Rules
+from attrib.tables import number
+
+NAME_WIDTH = 52
+ABOUT = "what it knows"
+
+
+def print_rules(out: Console, books: Sequence[Rules]) -> None:
+    """Every rule file in the order they are tried, and the categories a rule can name."""
+    table = _table("rules", "kernels", "streams", "orders", ABOUT, text=("rules", ABOUT))
+    for book in books:
+        table.add_row(book.name, str(len(book.kernels)), str(len(book.streams)), str(len(book.layers)), book.about)
+    out.print(table)
+    out.print(Text("Tried from the top; words in a kernel's name tell its category where no rule knows it."))
+    out.print(Text(f"Categories: {', '.join(name for name in order() if name != IDLE)}."))
+
+
+def print_check(out: Console, found: Check) -> None:
+    """What matched by file and by category, the largest kernels no rule knows, and rules for them."""
+    out.print(Text(f"Rules on {found.trace}: {number(100 * found.matched)} % of kernel time is known to a rule file"))
+    for title, shares in (("matched by", found.files), ("category", found.categories)):
+        table = _table(title, "launches", "%", "functions", "ms", "% time", text=(title,))
+        for name, part in shares.items():
+            table.add_row(name, *_cells(part, found.total))
+        out.print(table)
+    if found.streams:
+        listed = ", ".join(f"{name} {launches:,}" for name, launches in found.streams.items())
+        out.print(Text(f"Launches that --model could give weight bytes by the orders of a rule file: {listed}."))
+    if not found.unmatched:
+        out.print(Text("Every kernel is known to a rule file."))
+        return
+    table = _table(
+        "largest that no rule knows",
+        "words say",
+        "launches",
+        "ms",
+        "% time",
+        text=("largest that no rule knows", "words say"),
+    )
+    for one in found.unmatched:
+        share = number(100 * one.share.seconds / found.total.seconds)
+        table.add_row(
+            _cut(one.function), one.category, f"{one.share.launches:,}", number(one.share.seconds * 1e3, 3), share
+        )
+    out.print(table)
+    out.print(Text("Rules to paste into a file for --rules:\n"))
+    out.print(Text("\n".join(one.proposal for one in found.unmatched)), soft_wrap=True)
+
+
+def _cells(part: Share, total: Share) -> list[str]:
+    return [
+        f"{part.launches:,}",
+        number(100 * part.launches / total.launches),
+        f"{part.kernels:,}",
+        number(part.seconds * 1e3, 3),
+        number(100 * part.seconds / total.seconds),
+    ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= NAME_WIDTH else f"{text[: NAME_WIDTH - 1]}…"
+
+
+def _table(*columns: str, text: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in text else "right", no_wrap=name != ABOUT)
+    return table
