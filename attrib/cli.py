@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attrib import cli_ab, cli_compare, cli_perfetto, cli_record, cli_rules
+from attrib import cli_ab, cli_compare, cli_perfetto, cli_record, cli_rules, cli_runs
 from attrib.cli_guard import guarded, print_json
 from attrib.cli_options import (
     ByOption,
@@ -235,6 +235,7 @@ def _print_all(documents: list[dict[str, Any]]) -> None:
 cli_record.register(app)
 cli_compare.register(app)
 cli_perfetto.register(app)
+cli_runs.register(app)
 cli_ab.register(app)
 cli_rules.register(app)
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from attrib.errors import RefusedError
+from attrib.store import DATABASE, connect
 
-DATABASE = "runs.db"
-BUSY_S = 30.0
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -33,28 +29,22 @@ def free_folder(out: Path, name: str) -> Path:
 
 
 def append(out: Path, run: Mapping[str, Any], sites: Sequence[Mapping[str, Any]]) -> Path:
-    """Add one run (its `id` is the key) and its sites to `runs.db` in `out`; returns the database.
+    """Add one run (its `id` is the key) and its sites to `runs.db` in `out`, both or neither; returns the database.
 
-    A run of the same id is replaced. Columns that an older database lacks are added. Raises RefusedError when the
-    file is no database or cannot be written.
+    A run of the same id is replaced. A column that the database lacks is added. Raises RefusedError when the file is
+    no database or cannot be written.
     """
     from sqlite_utils import Database  # noqa: PLC0415 - a fifth of a second that reading a trace should not pay
 
-    path = out / DATABASE
-    rows = [{"run": run["id"], **_flat(site)} for site in sites]
-    try:
-        with closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
-            db = Database(connection)
-            # the run's row comes last: sites without a run are invisible, a run without sites would mislead
-            if rows:
-                db["sites"].insert_all(rows, pk=("run", "site"), alter=True, replace=True)
-            db["runs"].insert(_flat(run), pk="id", alter=True, replace=True)
-            connection.commit()
-    except sqlite3.Error as error:
-        raise RefusedError(
-            f"{path} cannot take the run ({error}); move it away, and a new one is started by the next recording"
-        ) from error
-    return path
+    with connect(out) as connection:
+        # plain rows and the caller's transaction: what the library does here are savepoints in it
+        db = Database(connection, execute_plugins=False)
+        connection.execute("DELETE FROM sites WHERE run = ?", (run["id"],))
+        if sites:
+            rows = [{"run": run["id"], **_flat(site)} for site in sites]
+            db["sites"].insert_all(rows, pk=("run", "site"), alter=True, replace=True)
+        db["runs"].insert(_flat(run), pk="id", alter=True, replace=True)
+    return out / DATABASE
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""What has been judged, in `runs.db` beside the recordings: noise floors and experiments, one row each."""
+"""`runs.db` beside the run directories: opened, migrated, written by one at a time, and what was judged.
+
+Writers take SQLite's write lock before they read (`BEGIN IMMEDIATE`) and wait for one another; a block of writes is
+all there or not at all, also after a kill, since the rollback journal undoes what was under way when next opened.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from attrib.errors import RefusedError
-from attrib.runs import BUSY_S, DATABASE
+from attrib.errors import NoDataError, RefusedError
+from attrib.runs_schema import MIGRATIONS, VERSION
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS noise (
-    device TEXT, anchor TEXT, build TEXT, build_hash TEXT, sd REAL, pairs INTEGER, measured_utc TEXT, journal TEXT,
-    PRIMARY KEY (device, anchor)
-);
-CREATE TABLE IF NOT EXISTS experiments (
-    id TEXT PRIMARY KEY, finished_utc TEXT, device TEXT, anchor TEXT, base TEXT, new TEXT, verdict TEXT, bar REAL,
-    change_pct REAL, low_pct REAL, high_pct REAL, sep INTEGER, pairs INTEGER, result TEXT
-);
-"""
+DATABASE = "runs.db"
+BUSY_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -41,19 +37,80 @@ class Noise:
 
 @contextmanager
 def connect(out: Path) -> Iterator[sqlite3.Connection]:
-    """`runs.db` in `out`, made when missing; committed when the block ends well.
+    """`runs.db` in `out` for writing, made when missing, of the current schema; committed when the block ends well.
 
-    Raises RefusedError when the file is no database or cannot be written.
+    Raises RefusedError when the file is no database, of a newer schema, busy for BUSY_S, or cannot be written.
     """
     path = out / DATABASE
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with closing(sqlite3.connect(path, timeout=BUSY_S)) as connection, connection:
+        with closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
             connection.row_factory = sqlite3.Row
-            connection.executescript(_TABLES)
-            yield connection
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                migrate(connection, path)
+                yield connection
+            except BaseException:
+                if connection.in_transaction:  # a full disk may have ended it already
+                    connection.execute("ROLLBACK")
+                raise
+            if connection.in_transaction:
+                connection.execute("COMMIT")
     except (sqlite3.DatabaseError, OSError) as error:
-        raise RefusedError(f"{path} cannot be used ({error}); move it away, and a new one is started") from error
+        raise _unusable(path, error) from error
+
+
+@contextmanager
+def reading(out: Path) -> Iterator[sqlite3.Connection]:
+    """`runs.db` in `out` for reading, with the current schema whatever its version; the file stays as it is.
+
+    An older database is migrated in memory. What a killed writer left half-done is undone first, as by any reader.
+    Raises NoDataError where there is none and RefusedError as `connect` does.
+    """
+    path = out / DATABASE
+    if not path.is_file():
+        raise NoDataError(f"{out} has no {DATABASE}; `attrib record --out {out}` starts one")
+    try:
+        # rw, for a journal to be rolled back; SQLite itself falls back to read-only where the file cannot be written
+        uri = f"{path.absolute().as_uri()}?mode=rw"
+        with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)) as connection:
+            connection.execute("PRAGMA query_only = 1")
+            if schema_version(connection, path) == VERSION:
+                connection.row_factory = sqlite3.Row
+                yield connection
+                return
+            with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+                connection.backup(copy)
+                migrate(copy, path)
+                copy.row_factory = sqlite3.Row
+                yield copy
+    except sqlite3.DatabaseError as error:
+        raise _unusable(path, error) from error
+
+
+def schema_version(connection: sqlite3.Connection, path: Path) -> int:
+    """The migrations a database has had. Raises RefusedError for a newer one than this program knows."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
+        raise RefusedError(
+            f"{path} has schema {version}, and this attrib knows schemas up to {VERSION}; use a newer attrib"
+        )
+    return version
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring a database to the current schema, inside the caller's transaction."""
+    version = schema_version(connection, path)
+    for step in MIGRATIONS[version:]:
+        step(connection)
+    if version < VERSION:
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _unusable(path: Path, error: Exception) -> RefusedError:
+    if "locked" in str(error):
+        return RefusedError(f"{path} was busy for {BUSY_S:.0f} s with another writer; wait until it is done")
+    return RefusedError(f"{path} cannot be used ({error}); move it away, and a new one is started")
 
 
 def keep_noise(out: Path, noise: Noise) -> None:
@@ -68,7 +125,7 @@ def find_noise(out: Path, device: str, anchor: str) -> Noise | None:
     """The stored noise of a device at an anchor, None when `--aa` never ran there."""
     if not (out / DATABASE).exists():
         return None
-    with connect(out) as db:
+    with reading(out) as db:
         row = db.execute("SELECT * FROM noise WHERE device = ? AND anchor = ?", (device, anchor)).fetchone()
     return Noise(**dict(row)) if row else None
 
@@ -76,10 +133,22 @@ def find_noise(out: Path, device: str, anchor: str) -> Noise | None:
 def keep_experiment(out: Path, name: str, when: str, result: Mapping[str, Any]) -> None:
     """Store a finished comparison: its first anchor in columns, the whole JSON object in `result`."""
     target = result["anchors"][0]
-    values = (
-        name, when, result["device"], target["anchor"], result["base"]["build"], result["new"]["build"],
-        target["verdict"], target["bar_pct"], target["change_pct"], target["low_pct"], target["high_pct"],
-        target["sep"], target["pairs"], json.dumps(result, allow_nan=False),
-    )  # fmt: skip
+    values = {
+        "id": name,
+        "finished_utc": when,
+        "device": result["device"],
+        "anchor": target["anchor"],
+        "base": result["base"]["build"],
+        "new": result["new"]["build"],
+        "verdict": target["verdict"],
+        "bar": target["bar_pct"],
+        "change_pct": target["change_pct"],
+        "low_pct": target["low_pct"],
+        "high_pct": target["high_pct"],
+        "sep": target["sep"],
+        "pairs": target["pairs"],
+        "result": json.dumps(result, allow_nan=False),
+    }
+    marks = ", ".join("?" * len(values))
     with connect(out) as db:
-        db.execute(f"INSERT OR REPLACE INTO experiments VALUES ({', '.join('?' * len(values))})", values)
+        db.execute(f"INSERT OR REPLACE INTO experiments ({', '.join(values)}) VALUES ({marks})", tuple(values.values()))

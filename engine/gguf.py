@@ -1,85 +1,82 @@
-"""GGUF files, memory-mapped by the `gguf` package: metadata to a ModelConfig, tensors to byte views."""
+"""GGUF models: the tensors of a file or of all files of a split model, and the ModelConfig their metadata makes."""
 
 from __future__ import annotations
 
 import hashlib
-import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from attrib.models import LAYER_ROLES, QUANT_OF_GGML, Model, ModelShape, Tensor
-from engine.config import ModelConfig, checked
+from attrib.models import LAYER_ROLES, Model, ModelShape, Tensor, shard_paths
+from engine.config import HEAD_NORMS, ModelConfig, checked, paired
 from engine.errors import ModelError
+from engine.ggufheader import Header, LongArray, TensorInfo, read_header
+from engine.quant import not_finite, stored_rows
 
-_LENGTH = struct.Struct("<Q")
-_SHORT_ARRAY = 1024
 _HEADS = ("token_embd", "output", "output_norm", "rope_freqs")
-
-
-@contextmanager
-def _one_sentence(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ModelError(f"GGUF file {path} cannot be read: {error.strerror or error}") from error
-    # the reader indexes damaged offsets with NumPy, which raises any of these
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, MemoryError, EOFError) as error:
-        raise ModelError(f"GGUF file {path} is damaged or not a GGUF file: {error}") from error
-
-
-class _QuickReader(gguf.GGUFReader):  # type: ignore[misc]
-    """Steps over long arrays: a vocabulary read one NumPy view at a time takes seconds a file.
-
-    Fields of that kind hold their count and no items. Where the package stops calling this method, opening a
-    file is slow and still right.
-    """
-
-    def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, list[Any], list[int], list[Any]]:
-        raw = self.data[orig_offs : orig_offs + 12].tobytes()
-        kind, count = int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:], "little")
-        if self.byte_order != "I" or raw_type != gguf.GGUFValueType.ARRAY or count <= _SHORT_ARRAY:
-            found: tuple[int, list[Any], list[int], list[Any]] = super()._get_field_parts(orig_offs, raw_type)
-            return found
-        item = gguf.GGUFValueType(kind)
-        scalar = self.gguf_scalar_to_np.get(item)
-        size = count * np.dtype(scalar).itemsize if scalar else self._string_bytes(orig_offs + 12, count)
-        parts = [np.frombuffer(raw[:4], "<u4"), np.frombuffer(raw[4:], "<u8")]
-        return 12 + size, parts, [], [gguf.GGUFValueType.ARRAY, item]
-
-    def _string_bytes(self, start: int, count: int) -> int:
-        """Bytes of `count` strings, each a 64-bit length and that many bytes."""
-        raw, at = np.asarray(self.data).data, start
-        for _ in range(count):
-            if at + 8 > len(raw):
-                raise ValueError("an array of strings runs past the end of the file")
-            at += 8 + int(_LENGTH.unpack_from(raw, at)[0])
-        return at - start
+_NORMS = ("attn_norm", "ffn_norm", *HEAD_NORMS)
+_MOST = 2**31 - 1
+# metadata that changes results and is not computed here -> the value that changes nothing
+_NEUTRAL: dict[str, object] = {
+    "rope.scaling.type": "none",
+    "rope.scale_linear": 1.0,
+    "expert_count": 0,
+    "attention.scale": 0.0,
+    "attention.clamp_kqv": 0.0,
+    "attention.causal": True,
+    "attention.sliding_window": 0,
+    "attn_logit_softcapping": 0.0,
+    "final_logit_softcapping": 0.0,
+    "logit_scale": 0.0,
+    "residual_scale": 0.0,
+    "embedding_scale": 0.0,
+}
 
 
 class Reader:
-    """An open GGUF file; tensor bytes are views of the mapped file."""
+    """An open model of one or more GGUF files; tensor bytes are views of the mapped files.
+
+    Raises ModelError in one sentence for a file that is damaged, or missing from or out of order in a split model.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _one_sentence(path):
-            self._reader = _QuickReader(path)
-            self._tensors = {t.name: t for t in self._reader.tensors}
+        self.paths = shard_paths(path)
+        for number, shard in enumerate(self.paths, 1):
+            if len(self.paths) > 1 and not shard.is_file():
+                raise ModelError(f"{path} is split over {len(self.paths)} files and file {number}, {shard}, is missing")
+        self._headers = tuple(read_header(shard) for shard in self.paths)
+        self._tensors: dict[str, tuple[int, TensorInfo]] = {}
+        for number, (shard, header) in enumerate(zip(self.paths, self._headers, strict=True)):
+            self._check_split(number, shard, header)
+            for tensor in header.tensors:
+                if tensor.name in self._tensors:
+                    first = self.paths[self._tensors[tensor.name][0]]
+                    raise ModelError(f"tensor {tensor.name} is in both {first} and {shard}")
+                self._tensors[tensor.name] = number, tensor
+        told = self._headers[0].fields.get("split.tensors.count", len(self._tensors))
+        if told != len(self._tensors):
+            raise ModelError(f"{path} says its files hold {told} tensors and they hold {len(self._tensors)}")
+        self._mapped = tuple(np.memmap(shard, np.uint8, "r") for shard in self.paths)
+
+    def _check_split(self, number: int, shard: Path, header: Header) -> None:
+        files, count, place = len(self.paths), header.fields.get("split.count"), header.fields.get("split.no")
+        if files == 1 and count in (None, 0, 1):
+            return
+        if count != files:
+            raise ModelError(f"{shard} says its model has split.count {count} and its name says {files}")
+        if place != number:
+            raise ModelError(f"{shard} says it is file {place} (split.no, from 0) and its name says {number}")
 
     def field(self, name: str, default: Any = None) -> Any:
         """A metadata value, or the default; raises ModelError when it is absent and there is no default."""
-        found = self._reader.fields.get(name)
-        if found is not None:
-            with _one_sentence(self.path):
-                return found.contents()
-        if default is None:
-            raise ModelError(f"GGUF file {self.path} lacks the metadata key {name}")
-        return default
+        found = self._headers[0].fields.get(name, default)
+        if found is None:
+            raise ModelError(f"GGUF file {self.paths[0]} lacks the metadata key {name}")
+        return found
 
     def names(self) -> tuple[str, ...]:
         """Tensor names in file order."""
@@ -87,93 +84,159 @@ class Reader:
 
     def stored(self, name: str) -> NDArray[np.uint8]:
         """The stored bytes of a tensor, uint8 [nbytes], mapped from the file."""
-        tensor = self._tensors[name]
-        data = tensor.data.reshape(-1).view(np.uint8)
-        if data.size != tensor.n_bytes:
-            raise ModelError(f"GGUF file {self.path} is cut short within tensor {name}")
-        return data  # type: ignore[no-any-return]
+        number, tensor = self._tensors[name]
+        return self._mapped[number][tensor.first : tensor.end].view(np.ndarray)
+
+    def rows(self, tensor: Tensor, first: int, count: int) -> NDArray[np.uint8]:
+        """Stored rows first .. first + count − 1, uint8 [count][row bytes].
+
+        Raises ModelError when a block scale or a value among them is NaN or infinite: logits would be NaN.
+        """
+        found = stored_rows(tensor.quant, self.stored(tensor.name), tensor.cols)[first : first + count]
+        wrong = not_finite(tensor.quant, found)
+        if wrong is not None:
+            what = "value" if tensor.quant in ("f16", "bf16", "f32") else "block scale"
+            raise ModelError(
+                f"tensor {tensor.name} of {self.path} has a {what} in row {first + wrong} that is not finite"
+            )
+        return found
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor; raises ModelError for one without use here, as ignoring it would change results."""
-        return tuple(self._tensor(name) for name in self._tensors)
+        return tuple(self._tensor(tensor) for _, tensor in self._tensors.values())
 
-    def _tensor(self, name: str) -> Tensor:
-        raw = self._tensors[name]
-        quant = QUANT_OF_GGML.get(int(raw.tensor_type))
-        if quant is None:
-            raise ModelError(f"tensor {name} of {self.path} has type {raw.tensor_type.name}, unknown to the engine")
-        dims = [int(n) for n in raw.shape]
-        rows, cols = (int(np.prod(dims[1:])), dims[0]) if len(dims) > 1 else (1, dims[0])
-        layer, role = _role(name)
+    def _tensor(self, raw: TensorInfo) -> Tensor:
+        layer, role = _role(raw.name)
         if role is None:
-            raise ModelError(f"tensor {name} of {self.path} has no place in the models the engine runs")
-        return Tensor(name, role, layer, rows, cols, quant)
+            raise ModelError(f"tensor {raw.name} of {self.path} has no place in the models the engine runs")
+        return Tensor(raw.name, role, layer, math.prod(raw.sizes[1:]), raw.sizes[0], raw.quant)
 
     def header_hash(self) -> str:
-        """SHA-256 of everything before the tensor data: metadata, names, shapes and offsets."""
-        start = int(self._reader.data_offset)
-        return hashlib.sha256(np.asarray(self._reader.data[:start]).tobytes()).hexdigest()
+        """SHA-256 of everything before the tensor data, of all files: metadata, names, shapes and offsets."""
+        digest = hashlib.sha256()
+        for data, header in zip(self._mapped, self._headers, strict=True):
+            digest.update(data[: header.data_start].tobytes())
+        return digest.hexdigest()
 
 
 def _role(name: str) -> tuple[int | None, str | None]:
     parts = name.split(".")
     if len(parts) == 2 and parts[0] in _HEADS and parts[1] == "weight":
         return None, parts[0]
-    if len(parts) == 4 and parts[0] == "blk" and parts[1].isdigit():
+    if len(parts) == 4 and parts[0] == "blk" and parts[1].isdecimal():
         _, layer, role, kind = parts
-        if kind == "weight" and role in (*LAYER_ROLES, "attn_norm", "ffn_norm"):
+        if layer != str(int(layer)):
+            return None, None
+        if kind == "weight" and role in (*LAYER_ROLES, *_NORMS):
             return int(layer), role
         if kind == "bias" and role in LAYER_ROLES[:3]:
             return int(layer), f"{role}_bias"
     return None, None
 
 
-def read_config(path: Path) -> ModelConfig:
-    """The model a GGUF file describes.
+class _Metadata:
+    """Metadata of one architecture, checked as it is asked for."""
 
-    Raises ModelError in one sentence for an unreadable or damaged file, an unknown architecture, rope scaling
-    that is not computed here, or a tensor without kernels (with its name and type).
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.path = reader.path
+        self.arch = str(reader.field("general.architecture"))
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """A whole number from 1 to 2^31 − 1."""
+        value = self.reader.field(f"{self.arch}.{key}", default)
+        if type(value) is not int or not 1 <= value <= _MOST:
+            raise ModelError(f"metadata key {self.arch}.{key} of {self.path} is {_shown(value)}, not a positive number")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        value = self.reader.field(f"{self.arch}.{key}", default)
+        if type(value) not in (int, float) or not (math.isfinite(value) and value > 0):
+            raise ModelError(f"metadata key {self.arch}.{key} of {self.path} is {_shown(value)}, not a positive number")
+        return float(value)
+
+    def refuse_what_is_not_computed(self) -> None:
+        """Raise ModelError naming a key that would change results, and its value."""
+        for key, neutral in _NEUTRAL.items():
+            value = self.reader.field(f"{self.arch}.{key}", neutral)
+            if value != neutral and not (key == "attention.sliding_window" and value >= self.context()):
+                raise ModelError(
+                    f"{self.path} has {self.arch}.{key} {_shown(value)}, which the engine does not compute"
+                )
+
+    def context(self) -> int:
+        """Positions the model was trained for."""
+        return self.count("context_length", 4096)
+
+    def same(self, key: str, expected: int, what: str) -> None:
+        """Raise ModelError with both values where a key is there and differs."""
+        value = self.reader.field(f"{self.arch}.{key}", expected)
+        if value != expected:
+            raise ModelError(
+                f"{self.path} has {self.arch}.{key} {_shown(value)} and {what} {expected}; they must be equal"
+            )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | LongArray):
+        return f"a list of {value.count if isinstance(value, LongArray) else len(value)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def read_config(path: Path) -> ModelConfig:
+    """The model that a GGUF file, or any file of a split model, describes.
+
+    Absent keys take the format's defaults: as many KV heads as heads, heads of width / heads dimensions, all of
+    them rotated, rope base 10000. Raises ModelError in one sentence for a damaged file, an unknown architecture,
+    contradictions (with both values), metadata that is not computed, or a tensor that the engine cannot use.
     """
     reader = Reader(path)
-    arch = str(reader.field("general.architecture"))
-
-    def number(key: str, kind: Callable[[Any], Any], default: Any = None) -> Any:
-        value = reader.field(f"{arch}.{key}", default)
-        try:
-            return kind(value)
-        except (TypeError, ValueError):
-            raise ModelError(f"metadata key {arch}.{key} of {path} is {value!r}, not a number") from None
-
-    scaling = str(reader.field(f"{arch}.rope.scaling.type", "none"))
-    if scaling != "none":
-        raise ModelError(f"{path} asks for rope scaling {scaling!r}, which the engine does not compute")
-    with _one_sentence(path):
-        tensors = reader.tensors()
+    meta = _Metadata(reader)
+    meta.refuse_what_is_not_computed()
+    tensors = reader.tensors()
     by_role = {(t.role, t.layer): t for t in tensors}
     embedding = by_role.get(("token_embd", None))
     if embedding is None:
         raise ModelError(f"{path} lacks tensor token_embd.weight")
-    heads = number("attention.head_count", int)
-    hidden = number("embedding_length", int)
+    heads, hidden = meta.count("attention.head_count"), meta.count("embedding_length")
+    if hidden % heads and reader.field(f"{meta.arch}.attention.key_length", 0) == 0:
+        raise ModelError(f"{path} is {hidden} wide and has {heads} heads, which do not divide it, and no key_length")
     shape = ModelShape(
         name=path.stem,
-        arch=arch,
-        layers=number("block_count", int),
+        arch=meta.arch,
+        layers=meta.count("block_count"),
         hidden=hidden,
-        ffn=number("feed_forward_length", int),
+        ffn=meta.count("feed_forward_length"),
         heads=heads,
-        kv_heads=number("attention.head_count_kv", int, heads),
-        head_dim=number("attention.key_length", int, hidden // heads),
+        kv_heads=meta.count("attention.head_count_kv", heads),
+        head_dim=meta.count("attention.key_length", hidden // heads),
         vocab=embedding.rows,
         tied=("output", None) not in by_role,
-        bias=("attn_q_bias", 0) in by_role,
-        rope_theta=number("rope.freq_base", float, 10000.0),
-        norm_eps=number("attention.layer_norm_rms_epsilon", float),
+        bias=any(t.role.endswith("_bias") for t in tensors),
+        rope_theta=meta.number("rope.freq_base", 10000.0),
+        norm_eps=meta.number("attention.layer_norm_rms_epsilon"),
     )
-    rotated = number("rope.dimension_count", int, shape.head_dim)
-    if rotated != shape.head_dim:
-        raise ModelError(f"{path} rotates {rotated} of {shape.head_dim} head dimensions; the engine rotates all")
+    meta.same("attention.value_length", shape.head_dim, "a head size of")
+    meta.same("rope.dimension_count", shape.head_dim, "a head size of")
+    meta.same("vocab_size", shape.vocab, "embedding rows")
+    _check_tokens(reader, shape.vocab)
     recipe = "+".join(sorted({t.quant for t in tensors if t.role in LAYER_ROLES}))
     source = f"file {path.name}, header sha256 {reader.header_hash()[:16]}"
-    context = number("context_length", int, 4096)
-    return checked(ModelConfig(Model(shape, recipe, tensors), source, context, path, paired_rope=arch == "llama"))
+    config = ModelConfig(Model(shape, recipe, tensors), source, meta.context(), path, paired_rope=paired(meta.arch))
+    _check_rope_factors(reader, checked(config))
+    return config
+
+
+def _check_tokens(reader: Reader, rows: int) -> None:
+    tokens = reader.field("tokenizer.ggml.tokens", [])
+    count = tokens.count if isinstance(tokens, LongArray) else len(tokens)
+    if count not in (0, rows):
+        raise ModelError(f"{reader.path} has {count} tokens and {rows} embedding rows; they must be equal")
+
+
+def _check_rope_factors(reader: Reader, config: ModelConfig) -> None:
+    tensor = config.model.find("rope_freqs")
+    if tensor is not None and not (reader.rows(tensor, 0, 1).view(np.float32) > 0).all():
+        raise ModelError(f"tensor {tensor.name} of {reader.path} has rope factors that are not above 0")

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from attrib.models import BLOCKS
 from engine.errors import EngineError
-from engine.quant import Bytes
+from engine.quant_blocks import Bytes
 
 ROWS, STEP, LANES, UNIT = 8, 512, 32, 128
 RECORD_BYTES = {"q4_K": 2304, "q6_K": 3360, "q5_0": 2816, "q8_0": 4352}

@@ -5,13 +5,13 @@ Token types follow the GGUF specification: 1 normal, 2 unknown, 3 control, 4 use
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attrib.models import shard_paths
 from engine.errors import ModelError
-from engine.ggufmeta import metadata
+from engine.ggufheader import metadata
 
 BYTE_LEVEL_MODEL = "gpt2"
 DEFAULT_PRE = "default"
@@ -20,7 +20,6 @@ _CONTROL, _USER_DEFINED = 3, 4
 _ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "</s>")
 # pre-tokenizers whose prompts start with a first token unless the file says otherwise
 _STARTS_WITH_BOS = ("llama-bpe", "llama3", "llama-v3", "tekken")
-_SHARD = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
     Raises ModelError for a file without one, of another tokenizer model, or that contradicts itself.
     """
-    return _Reading(path, metadata(first_shard(path), "tokenizer.")).vocabulary()
-
-
-def first_shard(path: Path) -> Path:
-    """The file of a split model that holds its metadata; any other path itself."""
-    return path.with_name(_SHARD.sub(r"-00001-of-\1.gguf", path.name))
+    return _Reading(path, metadata(shard_paths(path)[0], "tokenizer.")).vocabulary()
 
 
 class _Reading:

@@ -94,7 +94,7 @@ def test_changed_headers_never_escape_as_other_errors(tmp_path: Path) -> None:
 def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "text.gguf"
     text.write_text("hello, this is no model file at all, only text\n" * 9)
-    with pytest.raises(ModelError, match="damaged or not a GGUF file"):
+    with pytest.raises(ModelError, match="is not a GGUF file: it starts with b'hell'"):
         resolve(str(text))
     with pytest.raises(ModelError, match="cannot be read: No such file"):
         resolve(str(tmp_path / "absent.gguf"))

@@ -328,7 +328,7 @@ def test_a_damaged_list_does_not_lose_the_recording(attrib: Attrib, work: Path) 
     (work / "runs").mkdir()
     (work / "runs" / "runs.db").write_text("not a database, and long enough to be looked at as one " * 40)
     said = attrib_refusal(attrib("record", "14b:tg128", "--steps", 6))
-    assert "runs.db cannot take the run" in said
+    assert "runs.db cannot be used" in said
     assert any(name.endswith("-14b-tg128-reference") for name in stored(work))
 
 
