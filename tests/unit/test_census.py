@@ -223,7 +223,7 @@ SITE = {
 
 def test_json_keys_types_and_units(tmp_path: Path) -> None:
     document = census(tmp_path, "240:260").to_json()
-    assert set(document) == TOP | {"model", "build", "anchor", "rates", "by"}
+    assert set(document) == TOP | {"model", "build", "anchor", "rates", "stages", "by"}
     assert set(document["steps"]) == STEPS | {"source", "launches_outside", "between_steps_ms"}
     assert document["schema"] == "attrib.census/1"
     assert document["class"] == {"source": "given", "lo_gbps": 240, "hi_gbps": 260}
