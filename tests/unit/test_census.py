@@ -229,7 +229,8 @@ def test_json_keys_types_and_units(tmp_path: Path) -> None:
     assert document["class"] == {"source": "given", "lo_gbps": 240, "hi_gbps": 260}
     assert set(document["ledger"]) == {"closure_ns"}
     assert set(document["matched"]) == {"time_pct", "bytes", "source"}
-    extra = {"category", "kv_bytes", "ms_per_step", "pct_of_span", "spread_pct", "kv_gbps", "class_gbps", "overlapped"}
+    extra = {"category", "kv_bytes", "ms_per_step", "pct_of_span", "spread_pct", "kv_gbps", "class_gbps", "wait_us"}
+    extra |= {"overlapped"}
     for site in document["sites"]:
         assert set(site) == SITE | extra
         assert type(site["straggler"]) is bool
