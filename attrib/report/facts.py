@@ -37,7 +37,9 @@ def run_facts(subject: Subject, census: Census, parts: Anatomy, ranked: Straggle
     yield Fact("traced step", number(census.span * 1e3, 3), "ms", f"median span, spread {number(width, 3)} ms")
     yield _untraced(subject, census)
     share = 100 * census.step_rate / census.peak
-    yield Fact("step rate", rate(census.step_rate), "GB/s", f"bytes / span, {number(share, 0)} % of the DRAM peak")
+    of_peak = f", {number(share, 0)} % of the DRAM peak" if math.isfinite(share) else ""
+    known = math.isfinite(census.step_rate)
+    yield Fact("step rate", rate(census.step_rate), "GB/s", f"bytes / span{of_peak}" if known else "no bytes known")
     if ranked is not None:
         share = 100 * ranked.recoverable / census.span if census.span else math.nan
         note = f"{number(share)} % of the span, {len(ranked.rows)} below the class"
@@ -48,10 +50,11 @@ def run_facts(subject: Subject, census: Census, parts: Anatomy, ranked: Straggle
             "idle", number(idle.seconds * 1e3, 3), "ms/step", f"{number(100 * idle.share_of_span)} % of the span"
         )
     yield Fact("launches", f"{census.launches:,}", "per step", f"{parts.short_launches:,} under 2 µs")
-    overlap = census.duration_sum - (census.span - census.idle)
+    ledger = attribution.ledger
+    overlap = float(np.median((ledger.duration - ledger.exclusive).sum(axis=1)))
     note = f"Σ durations {number(census.duration_sum * 1e3, 3)} ms"
-    yield Fact("overlap", number(overlap * 1e3, 3), "ms/step", note)
-    matched = f"of kernel time, {number(census.step_bytes / 1e9, 3)} GB of weights"
+    yield Fact("overlap", number(overlap / 1e6, 3), "ms/step", note)
+    matched = f"of kernel time, {number(census.step_bytes / 1e9, 3)} GB of weights" if known else "no bytes known"
     yield Fact("matched", number(100 * census.matched_share), "%", matched)
 
 
@@ -72,17 +75,22 @@ def pair_facts(found: Comparison) -> Iterable[Fact]:
     span = mean(found.a.span)
     relative = 100 * float(found.gap.ns / span) if span else math.nan
     note = f"spread {number(found.gap.spread_ns / 1e6, 3)} ms"
-    yield Fact("gap B − A", f"{float(found.gap.ns) / 1e6:+,.3f}", "ms", note)
-    yield Fact("relative", f"{relative:+.2f}" if math.isfinite(relative) else "–", "%", "of a step of A")
+    yield Fact("gap B − A", signed(float(found.gap.ns) / 1e6, 3), "ms", note)
+    yield Fact("relative", signed(relative, 2), "%", "of a step of A")
     medians = float(np.median(found.b.span) - np.median(found.a.span)) / 1e6
-    yield Fact("gap of medians", f"{medians:+,.3f}", "ms", "means add up over parts, medians do not")
+    yield Fact("gap of medians", signed(medians, 3), "ms", "means add up over parts, medians do not")
     yield Fact(
         "launches",
-        f"{found.b.launches - found.a.launches:+,}",
+        signed(found.b.launches - found.a.launches, 0),
         "per step",
         f"{found.a.launches:,} and {found.b.launches:,}",
     )
     yield Fact("parts", str(len(found.parts)), "", f"add up to the gap to {float(found.closure_ns):.3g} ns")
+
+
+def signed(value: float, digits: int) -> str:
+    """Fixed-point text with its sign, a minus as wide as the plus; `–` where the value is unknown."""
+    return f"{value:+,.{digits}f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
 def _side(name: str, side: Side) -> Fact:

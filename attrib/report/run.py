@@ -86,11 +86,12 @@ def run_part(subject: Subject, rate_class: str | None = None) -> RunPart:
 
 
 def _rank(by_site: Census) -> tuple[Stragglers | None, str]:
-    """The ranking, or why there is none."""
+    """The ranking, or a sentence that says why there is none."""
     try:
         return rank(by_site), ""
     except NoDataError as error:
-        return None, str(error)
+        text = str(error)
+        return None, f"{text[:1].upper()}{text[1:]}."
 
 
 def _curve(by_site: Census) -> dict[str, float] | None:

@@ -69,9 +69,9 @@ class Timeline:
 
 
 def timeline(attribution: Attribution, most: int = MOST_LAUNCHES) -> Timeline:
-    """The step whose span is the median (the lower one of two), at most `most` launches of it."""
+    """The step whose span is nearest the median, at most `most` launches of it."""
     kernels, ledger, traffic = attribution.trace.kernels, attribution.ledger, attribution.traffic
-    chosen = int(np.argsort(ledger.span, kind="stable")[(len(ledger.span) - 1) // 2])
+    chosen = int(np.argmin(np.abs(ledger.span - np.median(ledger.span))))
     rows = attribution.steps.rows[chosen]
     order = np.lexsort((kernels.end[rows], kernels.start[rows]))
     kept = order[:most]

@@ -9,6 +9,7 @@ from typing import Literal
 from attrib.census import Census
 from attrib.compare import Comparison
 from attrib.compare_delta import mean
+from attrib.report.facts import signed
 from attrib.stragglers import Stragglers
 
 Level = Literal["alarm", "below", "clear", "open"]
@@ -35,7 +36,7 @@ def run_verdict(census: Census, ranked: Stragglers | None, lacking: str) -> Verd
             f"{what} moves its bytes faster than the DRAM peak: work was dropped, or the matrix stayed in cache.",
         )
     if ranked is None:
-        return Verdict("open", "Rates cannot be judged", f"{lacking[:1].upper()}{lacking[1:]}.")
+        return Verdict("open", "Rates cannot be judged", lacking)
     if not ranked.rows:
         return Verdict("clear", "Every matrix streams at class rate", ranked.describe())
     share = 100 * ranked.recoverable / census.span
@@ -53,7 +54,7 @@ def pair_verdict(found: Comparison) -> Verdict:
     if not gap.ns:
         return Verdict("clear", "A step of B takes as long as a step of A", "")
     if not gap.clear:
-        headline = f"No clear difference: {float(gap.ns) / 1e6:+.3f} ms ({share:+.2f} %)"
+        headline = f"No clear difference: {signed(float(gap.ns) / 1e6, 3)} ms ({signed(share, 2)} %)"
         return Verdict("open", headline, f"The gap is not beyond {spread}. {_largest(found)}")
     longer = gap.ns > 0
     headline = f"A step of B takes {size:.3f} ms {'longer' if longer else 'less'} ({abs(share):.2f} %)"
@@ -63,6 +64,6 @@ def pair_verdict(found: Comparison) -> Verdict:
 def _largest(found: Comparison) -> str:
     part = max(found.parts, key=lambda part: abs(part.delta.ns))
     return (
-        f"Largest part: {part.name}, {float(part.delta.ns) / 1e6:+.3f} ms "
-        f"({100 * found.share(part.delta):.0f} % of the gap)."
+        f"Largest part: {part.name}, {signed(float(part.delta.ns) / 1e6, 3)} ms "
+        f"({signed(100 * found.share(part.delta), 0)} % of the gap)."
     )

@@ -8,11 +8,13 @@ function fixed(value, digits) {
   if (!formatters.has(digits)) {
     formatters.set(digits, new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
   }
-  return formatters.get(digits).format(value);
+  return formatters.get(digits).format(value).replace("-", "−");
 }
 
 const rate = (gbps) => fixed(gbps, gbps >= 1000 ? 0 : 1);
 const signed = (value, digits) => (known(value) ? (value > 0 ? "+" : value < 0 ? "−" : "") + fixed(Math.abs(value), digits) : UNKNOWN);
+// a long name keeps its end, which tells instances of a template apart
+const shortened = (name, most) => (name.length <= most ? name : `${name.slice(0, Math.ceil(most * 0.55))}…${name.slice(-Math.floor(most * 0.45) + 1)}`);
 const plural = (number, thing, several = `${thing}s`) => `${fixed(number, 0)} ${number === 1 ? thing : several}`;
 
 function microseconds(us) {

@@ -2,6 +2,7 @@
 // column: {key, label, unit, title, text, value(row), show(row), cell(row), rank(value)}; `text` columns are left-aligned and
 // sort by letters, others by value or by what `rank` makes of it.
 const FIRST_ROWS = 300;
+const NAME_LENGTH = 34;
 
 class DataTable {
   constructor(host, { columns, rows, caption, sort, search, flag, more, extra = [], footer = null }) {
@@ -95,8 +96,8 @@ class DataTable {
       ? el("button", {
           type: "button", class: "name", title: name, "aria-expanded": String(open),
           on: { click: () => { this.toggle(row); } },
-        }, el("span", { class: "words", text: name }))
-      : el("span", { class: "name flat", title: name }, el("span", { class: "words", text: name }));
+        }, el("span", { class: "words", text: shortened(name, NAME_LENGTH) }))
+      : el("span", { class: "name flat", title: name }, el("span", { class: "words", text: shortened(name, NAME_LENGTH) }));
     const cells = this.columns.slice(1).map((column) => {
       const content = column.cell ? column.cell(row) : column.show(row);
       return el("td", { class: `${column.text ? "text" : ""}${content === UNKNOWN ? " dim" : ""}` }, content);

@@ -21,10 +21,10 @@ function startHeat(host, run, timeline) {
   let mode = "gbps";
   const foot = el("div", { class: "heat-foot" });
   const scale = el("span", { class: "scale" });
-  const read = el("span", { "aria-live": "polite", text: "Point at a cell, or focus the grid and use the arrow keys; Enter shows the layer in the timeline." });
+  const read = el("span", { class: "read", "aria-live": "polite", text: "Point at a cell, or focus the grid and use the arrow keys; Enter shows the layer in the timeline." });
   const body = el("tbody");
   const label = (layer) => (heat.layers.length <= 40 || layer % 2 === 0 ? String(layer) : "");
-  const grid = el("table", { class: "heat", role: "grid", "aria-label": `GB/s by layer of ${run.label}` },
+  const grid = el("table", { class: "heat", role: "grid", "aria-label": `GB/s by layer of ${run.label}`, style: { "min-width": `${128 + 16 * heat.layers.length}px` } },
     el("thead", {}, el("tr", {}, el("th", { scope: "col", text: "layer", style: { "text-align": "left" } }), heat.layers.map((layer) => el("th", { scope: "col", text: label(layer) })))), body);
   const words = (cell) =>
     `blk.${cell.layer}.${cell.site}: ${rate(cell.gbps)} GB/s (${rate(cell.gbps_duration)} by duration), ${bytes(cell.bytes)} in ${fixed(cell.us, 2)} µs` +

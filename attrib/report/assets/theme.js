@@ -62,10 +62,15 @@ function startTheme() {
     }
   });
   systemDark.addEventListener("change", tellTheme);
-  for (const [event, value] of [["beforeprint", true], ["afterprint", false]]) {
-    addEventListener(event, () => {
-      printing = value;
-      tellTheme();
-    });
-  }
+  // paper is light; canvases are drawn again before the page is
+  let onScreen = "auto";
+  addEventListener("beforeprint", () => {
+    onScreen = chosenTheme();
+    printing = true;
+    setTheme("light");
+  });
+  addEventListener("afterprint", () => {
+    printing = false;
+    setTheme(onScreen);
+  });
 }

@@ -44,7 +44,7 @@ class Timeline {
         this.run.class_curve ? this.colourBox : null, this.siteChip, el("span", { class: "gap" }), this.info),
       this.legend(), this.stage, this.panel, el("p", { class: "visually-hidden", id: help, text: KEYS }),
     );
-    const notes = [`Step ${line.step + 1} of ${line.steps}, the one of median span (${duration(line.span_ns)}).`];
+    const notes = [`Step ${line.step + 1} of ${line.steps}: its span, ${duration(line.span_ns)}, is nearest the median.`];
     if (line.omitted) notes.push(`Only its first ${fixed(this.scene.count, 0)} launches are shown; ${fixed(line.omitted, 0)} are left out.`);
     notes.push("The ledger gives each moment to the launch that was not yet covered; hatched gaps are idle. GB/s bars are bytes / duration; the line over a bar is the class of its size.");
     host.append(el("p", { class: "remark", text: notes.join(" ") }));
