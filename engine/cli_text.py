@@ -202,7 +202,7 @@ def _refuse_text_options(**given: Any) -> None:
 
 
 def _text_model(spec: str) -> tuple[ModelConfig, Tokenizer]:
-    """A model file and its tokenizer; raises EngineError for a built-in model or a vocabulary that does not fit."""
+    """A model file and its tokenizer; raises EngineError for a built-in model."""
     from engine.config import resolve
     from engine.tokenizer import Tokenizer
     from engine.vocabulary import read_vocabulary
@@ -210,12 +210,7 @@ def _text_model(spec: str) -> tuple[ModelConfig, Tokenizer]:
     config = resolve(spec)
     if config.path is None:
         raise EngineError(f"built-in model {spec} has random weights and no tokenizer; name a GGUF file")
-    vocabulary = read_vocabulary(config.path)
-    if len(vocabulary.tokens) > config.model.shape.vocab:
-        raise EngineError(
-            f"{config.path} has {len(vocabulary.tokens)} tokens and an embedding of {config.model.shape.vocab} rows"
-        )
-    return config, Tokenizer(vocabulary)
+    return config, Tokenizer(read_vocabulary(config.path))
 
 
 def _read(path: Path) -> str:
