@@ -7,6 +7,7 @@ census = attrib.census(trace, model="qwen2.5-14b:q4_k_m")
 census.to_pandas()
 attrib.stragglers(census).plot("stragglers.png")
 attrib.anatomy(trace, model="qwen2.5-14b:q4_k_m").to_json()
+attrib.report(trace, model="qwen2.5-14b:q4_k_m").write("report.html")
 """
 
 import sys
@@ -15,9 +16,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attrib.api import anatomy, census, compare, open, stragglers
+    from attrib.api import anatomy, census, compare, open, report, stragglers
 
-__all__ = ["anatomy", "census", "compare", "open", "stragglers"]
+__all__ = ["anatomy", "census", "compare", "open", "report", "stragglers"]
 
 
 class _Package(ModuleType):

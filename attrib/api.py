@@ -7,7 +7,7 @@ Every function takes an open trace (or a path) and the same keyword arguments; r
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrib.anatomy import Anatomy
 from attrib.anatomy import anatomy as take_anatomy
@@ -17,9 +17,14 @@ from attrib.census import census as take_census
 from attrib.compare import Comparison
 from attrib.compare import compare as take_comparison
 from attrib.compare_sides import Side
+from attrib.report.subject import Subject
+from attrib.report.subject import load as load_subject
 from attrib.stragglers import Stragglers
 from attrib.stragglers import stragglers as rank
 from attrib.trace import Trace, open_trace
+
+if TYPE_CHECKING:
+    from attrib.report.page import Report
 
 TraceLike = Trace | str | Path
 RUN_TRACE, RUN_MANIFEST = "trace.sqlite", "manifest.json"
@@ -79,6 +84,33 @@ def compare(a: TraceLike | Attribution, b: TraceLike | Attribution, force: bool 
     first, second = _attributed(a, options), _attributed(b, options)
     sides = Side.of(first, first.trace.path.name), Side.of(second, second.trace.path.name)
     return take_comparison(*sides, force)
+
+
+def report(
+    trace: TraceLike | Attribution,
+    against: TraceLike | Attribution | None = None,
+    rate_class: str | None = None,
+    force: bool = False,
+    label: str = "",
+    **options: Any,
+) -> Report:
+    """A page about a run, or with `against` about where a step of that takes longer or less; `.write(path)` writes it.
+
+    `label` is the name the page gives the run; `force` and the rest are as for `compare` and `census`.
+    """
+    from attrib.report import page  # noqa: PLC0415 - templates wait until a page is wanted
+
+    one = _subject(trace, label, options)
+    if against is None:
+        return page.run_report(one, rate_class)
+    return page.pair_report(one, _subject(against, "", options), force, rate_class)
+
+
+def _subject(trace: TraceLike | Attribution, label: str, options: dict[str, Any]) -> Subject:
+    if isinstance(trace, (str, Path)):
+        return load_subject(Path(trace), Options(**options), label=label)
+    attribution = _attributed(trace, options)
+    return Subject(attribution, label or attribution.trace.path.name)
 
 
 def _attributed(trace: TraceLike | Attribution, options: dict[str, Any]) -> Attribution:

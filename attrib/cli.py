@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attrib import cli_ab, cli_compare, cli_perfetto, cli_record, cli_rules, cli_runs
+from attrib import cli_ab, cli_compare, cli_perfetto, cli_record, cli_report, cli_rules, cli_runs
 from attrib.cli_guard import guarded, print_json
 from attrib.cli_options import (
     ByOption,
@@ -238,6 +238,7 @@ cli_perfetto.register(app)
 cli_runs.register(app)
 cli_ab.register(app)
 cli_rules.register(app)
+cli_report.register(app)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ def load(path: Path, options: Options, reader: str = "auto", label: str = "") ->
     reading and joining raise.
     """
     given = options.model or options.table or options.manifest
-    if path.is_dir() and given and (path / compare_sides.TRACE).is_file():
+    if is_run(path) and given:
         attribution = attribute(open_trace(path / compare_sides.TRACE, reader), options)
         found = compare_sides.Loaded(attribution, None, path.resolve().name)
     else:
@@ -43,6 +43,11 @@ def load(path: Path, options: Options, reader: str = "auto", label: str = "") ->
         found = replace(found, manifest=said)
     name = (label or found.label).encode(errors="replace").decode()  # a file name may hold bytes that are no text
     return Subject(found.attribution, name, found.manifest, _recorded(name))
+
+
+def is_run(path: Path) -> bool:
+    """Whether the path is a run directory rather than a trace, which may be a folder too."""
+    return (path / compare_sides.TRACE).is_file()
 
 
 def _recorded(name: str) -> str:

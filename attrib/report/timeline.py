@@ -1,4 +1,7 @@
-"""One median step as launches on lanes: what a timeline draws, in integer ns from the step's begin."""
+"""One median step as launches on lanes: what a timeline draws, in integer ns from the step's begin.
+
+A stage of a persistent kernel that timed itself counts as a launch here, as it does in an attribution.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,8 @@ class Timeline:
     """index into the trace's kernel variants"""
     weight_bytes: NDArray[np.float64]
     kv_bytes: NDArray[np.float64]
+    wait: NDArray[np.float64]
+    """mean wait of a persistent kernel's blocks in front of a stage; NaN for launches"""
     idle: NDArray[np.int64]
     copies: NDArray[np.int64]
 
@@ -63,6 +68,7 @@ class Timeline:
             "variant": [variants[int(v)] for v in self.variant],
             "weight_bytes": _counts(self.weight_bytes),
             "kv_bytes": _counts(self.kv_bytes),
+            "wait_ns": _counts(self.wait) if np.isfinite(self.wait).any() else None,
             "idle_ns": self.idle.tolist(),
             "copies_ns": self.copies.tolist(),
         }
@@ -98,6 +104,7 @@ def timeline(attribution: Attribution, most: int = MOST_LAUNCHES) -> Timeline:
         variant=kernels.variant[rows].astype(np.int64),
         weight_bytes=traffic.weight_bytes[kept],
         kv_bytes=traffic.kv_bytes[kept],
+        wait=np.where(attribution.staged, attribution.waiting[chosen], np.nan)[kept],
         idle=gaps(start, end),
         copies=_copies(attribution, begin, int(end.max())),
     )

@@ -158,7 +158,7 @@ class Timeline {
     const facts = [
       ["launch", `${i + 1} of ${this.scene.count}`], ["layer", line.layer[i] < 0 ? UNKNOWN : String(line.layer[i])], ["stream", String(line.streams[line.stream[i]].stream)],
       ["start", duration(line.start_ns[i])], ["duration", duration(line.duration_ns[i])], ["exclusive", duration(line.exclusive_ns[i])],
-      ["overlapped", duration(line.duration_ns[i] - line.exclusive_ns[i])], ["weights", bytes(line.weight_bytes[i])], ["KV", bytes(line.kv_bytes[i])],
+      ...(known(line.wait_ns?.[i]) ? [["waiting, mean", duration(line.wait_ns[i])]] : []), ["overlapped", duration(line.duration_ns[i] - line.exclusive_ns[i])], ["weights", bytes(line.weight_bytes[i])], ["KV", bytes(line.kv_bytes[i])],
       ["rate, exclusive", this.gbps(this.scene.exclusiveRate(i))], ["rate, duration", this.gbps(this.scene.rate(i))], ["class of this size", this.gbps(this.scene.classRate(line.weight_bytes[i]))],
       ["grid", size(variant.grid)], ["block", `${size(variant.block)} threads`], ["end", duration(end[i])],
     ];
