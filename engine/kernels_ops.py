@@ -26,6 +26,7 @@ from engine.repack import gpu_row_bytes
 
 STATE_POSITION, STATE_TOKEN, STATE_PRODUCED, STATE_INTS = 0, 1, 2, 3
 NORM_THREADS = 1024
+HEAD_NORM_THREADS = 32
 FLAT_THREADS = 256
 EMBED_THREADS = 128
 ATTN_THREADS = 128
@@ -96,8 +97,11 @@ def add_bias() -> KernelSpec:
     )
 
 
-def rms_norm() -> KernelSpec:
-    """out[t][c] = x[t][c] / sqrt(mean(x[t]²) + eps) · weight[c], one block a token; out may be x."""
+def rms_norm(threads: int = NORM_THREADS) -> KernelSpec:
+    """out[t][c] = x[t][c] / sqrt(mean(x[t]²) + eps) · weight[c], one block a token; out may be x.
+
+    threads: whole warps, at most 1024; `HEAD_NORM_THREADS` for rows as short as a head.
+    """
 
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:
         tokens, columns = one_each(shape.tokens, grid[0]), strided(shape.cols, block[0])
@@ -110,7 +114,7 @@ def rms_norm() -> KernelSpec:
         name="rms_norm",
         source="rms_norm.cu",
         params=(("x", "ptr"), ("weight", "ptr"), ("out", "ptr"), ("cols", "i32"), ("eps", "f32")),
-        block=lambda shape: (NORM_THREADS, 1, 1),
+        block=lambda shape: (threads, 1, 1),
         grid=lambda shape: (shape.tokens, 1, 1),
         coverage=coverage,
         traffic=lambda shape: Traffic(act_bytes=8 * shape.tokens * shape.cols + 4 * shape.cols),

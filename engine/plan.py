@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from attrib.manifest import DeviceInfo, Dim3, Graph, Launch, Manifest
 from attrib.models import Tensor
 from engine import kernels_ops as ops
-from engine.config import ModelConfig
+from engine.config import HEAD_NORMS, ModelConfig
 from engine.dispatch import Build
 from engine.errors import PlanError
 from engine.kernels import Coverage, KernelSpec, Shape, ceil_div
@@ -168,6 +168,17 @@ class Planner:
         shape = Shape(cols=cols, tokens=self.tokens)
         self.add("rms_norm", ops.rms_norm(), shape, args, out=Buf(out), out_bytes=4 * cols * self.tokens)
 
+    def head_norms(self) -> None:
+        """RMSNorm of each head of q and k, in place, where the model has weights for it."""
+        s = self.config.model.shape
+        for role, name, heads in zip(HEAD_NORMS, ("q", "k"), (s.heads, s.kv_heads), strict=True):
+            weight = self.config.model.find(role, self.layer)
+            if weight is not None:
+                shape = Shape(cols=s.head_dim, tokens=self.tokens * heads)
+                args: tuple[Arg, ...] = (Buf(name), Weight(weight.name), Buf(name), s.head_dim, s.norm_eps)
+                out_bytes = 4 * shape.cols * shape.tokens
+                self.add(role, ops.rms_norm(ops.HEAD_NORM_THREADS), shape, args, out=Buf(name), out_bytes=out_bytes)
+
     def rope(self) -> None:
         """Rotate q and k and write the layer's KV."""
         s = self.config.model.shape
@@ -234,6 +245,7 @@ def decode(config: ModelConfig, build: Build, geo: Geometry, kv_len: int) -> tup
         planner.quantize_for("normed", "attn_q", "attn_k", "attn_v")
         for role, out in (("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v")):
             planner.matrix(role, "normed", out)
+        planner.head_norms()
         planner.rope()
         _attention(planner)
         planner.quantize_for("attn", "attn_output")

@@ -147,6 +147,7 @@ def prefill(config: ModelConfig, build: Build, geo: Geometry, tokens: int, *, sa
         pass_.halve("normed", s.hidden)
         for role, out in (("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v")):
             pass_.matrix(role, out)
+        planner.head_norms()
         planner.rope()
         pass_.attention(tokens)
         pass_.halve("attn", s.heads * s.head_dim)

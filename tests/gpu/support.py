@@ -26,7 +26,7 @@ _EVERY = "weights = [1, 8_589_934_592]\ncols = [32, 1_048_576]\n"
 
 
 def small(ffn: int = 512, arch: str = "qwen2", head_dim: int = 64, heads: int = 4) -> ModelConfig:
-    """Two layers with grouped queries (and biases, for qwen2): layer 0 all q4_K, layer 1 with q6_K."""
+    """Two layers with grouped queries (biases for qwen2, head norms for qwen3): layer 0 all q4_K, layer 1 with q6_K."""
     shape = ModelShape(
         name=f"small-{arch}",
         arch=arch,
@@ -42,13 +42,7 @@ def small(ffn: int = 512, arch: str = "qwen2", head_dim: int = 64, heads: int = 
         rope_theta=1e4,
         norm_eps=1e-6,
     )
-    config = of_model(Model(shape, "q4_k_m", tuple(recipe_tensors(shape))))
-    return config if arch == "qwen2" else paired(config)
-
-
-def paired(config: ModelConfig) -> ModelConfig:
-    """The same model with llama's order of rotated pairs."""
-    return ModelConfig(config.model, config.source, config.context, seed=config.seed, paired_rope=True)
+    return of_model(Model(shape, "q4_k_m", tuple(recipe_tensors(shape))))
 
 
 def only(kernel: str) -> Build:

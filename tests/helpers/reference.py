@@ -1,5 +1,4 @@
-"""What every kernel should compute, in float64, and a whole small Qwen2 decoder built from the same
-functions.
+"""What every kernel should compute, in float64, and a whole decoder built from the same functions.
 
 `Rounding` holds the places where an engine rounds; with all of them set the reference computes what the
 kernels compute up to the order of sums, with none of them it is the model itself.
@@ -48,10 +47,12 @@ def rms_norm(x: F64, weight: F64, eps: float) -> F64:
     return x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + eps) * weight
 
 
-def rope(x: F64, positions: NDArray[np.int64], theta: float, interleaved: bool = False) -> F64:
-    """Rotate x [tokens][heads][head_dim] by its positions [tokens]."""
+def rope(
+    x: F64, positions: NDArray[np.int64], theta: float, interleaved: bool = False, factors: F64 | float = 1.0
+) -> F64:
+    """Rotate x [tokens][heads][head_dim] by its positions [tokens]; factors [head_dim/2] divide the frequencies."""
     half = x.shape[-1] // 2
-    angle = positions[:, None] * theta ** (-2.0 * np.arange(half) / x.shape[-1])
+    angle = positions[:, None] * (theta ** (-2.0 * np.arange(half) / x.shape[-1]) / factors)
     turn = np.exp(1j * angle)[:, None, :]
     pairs = x[..., 0::2] + 1j * x[..., 1::2] if interleaved else x[..., :half] + 1j * x[..., half:]
     turned = pairs * turn
@@ -78,7 +79,7 @@ def swiglu(gate: F64, up: F64) -> F64:
 
 
 class Decoder:
-    """A Qwen2 (or Llama) decoder over dequantized weights; keeps its KV cache between calls.
+    """A Qwen2, Qwen3, Llama or Mistral decoder over dequantized weights; keeps its KV cache between calls.
 
     weights: GGUF tensor name -> float array, matrices [rows][cols], norms and biases [n].
     """
@@ -103,11 +104,11 @@ class Decoder:
         keys, values = self.cache[layer]
         first = keys.shape[1]
         positions = first + np.arange(len(x))
-        interleaved = shape.arch == "llama"
-        q, k = (
-            rope(q, positions, shape.rope_theta, interleaved),
-            rope(k, positions, shape.rope_theta, interleaved),
-        )
+        if shape.arch == "qwen3":
+            norms = (self.weights[f"{at}.attn_{part}_norm.weight"] for part in ("q", "k"))
+            q, k = (rms_norm(x, norm, shape.norm_eps) for x, norm in zip((q, k), norms, strict=True))
+        interleaved, factors = shape.arch in ("llama", "mistral"), self.weights.get("rope_freqs.weight", 1.0)
+        q, k = (rope(x, positions, shape.rope_theta, interleaved, factors) for x in (q, k))
         keys = np.concatenate([keys, self.rounding.kv(k).transpose(1, 0, 2)], axis=1)
         values = np.concatenate([values, self.rounding.kv(v).transpose(1, 0, 2)], axis=1)
         self.cache[layer] = (keys, values)

@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
+from attrib.models import Tensor
 from engine import buffers
 from engine import kernels_ops as ops
 from engine.config import ModelConfig
 from engine.dispatch import Build
+from engine.gguf import Reader
 from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight, decode
 from engine.prefill import Gemm, prefill
+from engine.quant import dequantize
 from engine.repack import to_gpu
 from engine.rope import rope_table
 from engine.synth import host_rows
+from engine.weights import rope_factors
+from tests.helpers.reference import Decoder, Rounding
 from tests.host_cuda.launcher import aligned, launch
 
 Halves = NDArray[np.float16]
 
 
+def stored(config: ModelConfig) -> Iterator[tuple[Tensor, NDArray[np.uint8]]]:
+    """Every tensor of a file or of a synthetic model, with its stored rows."""
+    reader = Reader(config.path) if config.path else None
+    for tensor in config.model.tensors:
+        rows = reader.rows(tensor, 0, tensor.rows) if reader else host_rows(config, tensor, 0, tensor.rows)
+        yield tensor, rows
+
+
+def reference_of(config: ModelConfig, rounding: Rounding) -> Decoder:
+    """The float64 decoder over the dequantized weights of a file or of a synthetic model."""
+    weights = {tensor.name: dequantize(tensor.quant, rows, tensor.cols) for tensor, rows in stored(config)}
+    vectors = {name: values[0] if len(values) == 1 else values for name, values in weights.items()}
+    return Decoder(config.model.shape, vectors, rounding)
+
+
 class HostSession:
-    """A synthetic model with the buffers a GPU session has."""
+    """A model with the buffers a GPU session has."""
 
     def __init__(self, config: ModelConfig, build: Build, geometry: Geometry, batch: int) -> None:
         self.config, self.build, self.geometry = config, build, geometry
@@ -28,13 +50,10 @@ class HostSession:
         # Unwritten memory is NaN in every float format, so that reading it shows.
         self.buffers = {name: aligned(np.full(size, 0xFF, np.uint8)) for name, size in wanted.items()}
         self.weights = {
-            tensor.name: aligned(
-                to_gpu(tensor.quant, host_rows(config, tensor, 0, tensor.rows), tensor.cols).reshape(-1)
-            )
-            for tensor in config.model.tensors
+            tensor.name: aligned(to_gpu(tensor.quant, rows, tensor.cols).reshape(-1)) for tensor, rows in stored(config)
         }
         shape = config.model.shape
-        table = rope_table(shape.rope_theta, shape.head_dim, geometry.capacity)
+        table = rope_table(shape.rope_theta, shape.head_dim, geometry.capacity, rope_factors(config))
         self.floats("rope")[:] = table.reshape(-1)
 
     def floats(self, name: str) -> NDArray[np.float32]:

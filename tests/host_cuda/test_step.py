@@ -19,7 +19,7 @@ PROMPT = [(7 * i + 3) % 512 for i in range(BATCH)]
 
 
 @pytest.mark.parametrize("kernel", ["matvec_padded_f32", "mmvq_v2", "mmvq_v2_pf"])
-@pytest.mark.parametrize("arch", ["qwen2", "llama"])
+@pytest.mark.parametrize("arch", ["qwen2", "qwen3", "llama", "mistral"])
 def test_prefill_then_decode_across_a_tile(kernel: str, arch: str) -> None:
     """Positions 30 to 33 cross the end of the first 32-position tile; each step attends to its own writes."""
     config = small(arch=arch)

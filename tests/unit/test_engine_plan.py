@@ -19,7 +19,7 @@ from engine.errors import PlanError
 from engine.prefill import BATCH, Gemm, prefill, tile_rows
 
 # rows of 896 and 576 take q5_0 and q8_0; the 70B class stores attn_v as q5_K
-MIXED = {"qwen2.5-0.5b", "llama-3.1-70b", "qwen2.5-72b"}
+MIXED = {"qwen2.5-0.5b", "smollm2-135m", "llama-3.1-70b", "qwen2.5-72b"}
 UNBOUNDED = Path(__file__).parents[2] / "analyses" / "recipes" / "unbounded.toml"
 H200 = DeviceInfo("NVIDIA H200", 132, 4.814e12, 2048, "9.0")
 
@@ -113,6 +113,21 @@ def test_blocks_and_sites_of_the_experiments_by_hand() -> None:
     slowed = {site.partition("/")[0] for site in slow if slow[site].spec.name != loop[site].spec.name}
     assert slowed == {"attn_q", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "output"}
     assert all(slow[site].spec.traffic(slow[site].shape) == loop[site].spec.traffic(loop[site].shape) for site in slow)
+
+
+def test_heads_of_qwen3_are_normed_before_they_are_rotated(reference: dispatch.Build) -> None:
+    config = synthetic("qwen3-0.6b")
+    launches = planned(config, reference)
+    sites = [launch.site.partition("/")[0] for launch in launches if launch.layer == 27]
+    first = sites.index("attn_q_norm")
+    assert sites[first - 1 : first + 3] == ["attn_v", "attn_q_norm", "attn_k_norm", "rope_kv_write"]
+    norm = next(launch for launch in launches if launch.site == "attn_k_norm")
+    assert (norm.grid, norm.block, norm.args[3]) == ((8, 1, 1), (32, 1, 1), 128)
+    geo = plan.geometry(config, 4096, 132)
+    work = prefill(config, reference, geo, 77, sample=False)
+    norms = [w for w in work if isinstance(w, plan.PlannedLaunch) and w.site == "attn_q_norm"]
+    assert len(norms) == 28
+    assert norms[0].grid == (77 * 16, 1, 1)
 
 
 def test_14b_step_by_hand(reference: dispatch.Build) -> None:
