@@ -45,9 +45,9 @@ class _Cut:
 
     def load(self, path: Path, model: str | None, table: Path | None, anchor: str, build: str) -> Loaded:
         """Read one side; a run directory has its bytes from its manifest, so the shared model is for traces only."""
-        from attrib.compare_sides import load
+        from attrib.compare_sides import TRACE, load
 
-        shared = None if path.is_dir() or table is not None else self.model
+        shared = None if (path / TRACE).is_file() or table is not None else self.model
         chosen = model or shared
         source = Source(chosen, self.rules if chosen else None, table, None, anchor, build)
         options = analysis_options(source, self.selection)
@@ -116,7 +116,9 @@ def _devices(a: Path, b: Path, reader: str, as_json: bool, csv: Path | None, plo
 
     if plot is not None:
         raise RefusedError("--devices prints a table of whole traces and has no chart; leave out --plot")
-    found = compare_devices(*(open_trace(path / TRACE if path.is_dir() else path, reader) for path in (a, b)))
+    found = compare_devices(
+        *(open_trace(path / TRACE if (path / TRACE).is_file() else path, reader) for path in (a, b))
+    )
     if csv is not None:
         write_csv(found.to_pandas(), csv)
     if as_json:

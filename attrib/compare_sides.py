@@ -14,6 +14,7 @@ from attrib.attribution import Attribution, Options, attribute
 from attrib.errors import NoDataError
 from attrib.manifest import Manifest
 from attrib.manifest import load as load_manifest
+from attrib.parquet import is_export
 from attrib.stages import FILE as STAGES
 from attrib.trace import open_trace
 from attrib.traffic import Site
@@ -111,7 +112,7 @@ def load(path: Path, options: Options, reader: str = "auto") -> Loaded:
 
     Raises NoDataError for a folder that is no run directory, and what reading and joining raise.
     """
-    if not path.is_dir():
+    if not path.is_dir() or is_export(path):
         return Loaded(attribute(open_trace(path, reader), options), None, path.name)
     missing = [name for name in (TRACE, MANIFEST) if not (path / name).is_file()]
     if missing:

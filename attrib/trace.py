@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import lzma
-import shutil
 import sqlite3
-import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,13 +20,13 @@ from attrib import schema as sch
 from attrib.columns import KernelColumns, Variants, read_kernels
 from attrib.columns_open import readonly_uri
 from attrib.errors import AttribError, SchemaError
+from attrib.inputs import database_of
 from attrib.names import function_name, label
 
 PID_SHIFT = 24
 PID_MASK = 0xFFFFFF
 THREAD_MASK = ~PID_MASK
 LOCK_TIMEOUT_S = 2.0
-SQLITE_MAGIC = b"SQLite format 3\0"
 _MAX_NAME = 4096  # characters read of a kernel name: longer ones are real, and no rule looks further
 
 
@@ -291,67 +288,19 @@ class VariantNames:
 
 
 def open_trace(path: str | Path, reader: str = "auto") -> Trace:
-    """Open an nsys SQLite export (`.sqlite`, or `.sqlite.xz` which is unpacked to a temporary file).
+    """Open an nsys export (`.sqlite`, `.sqlite.xz`, a Parquet directory) or report (`.nsys-rep`, through nsys).
 
-    The file is never written. Raises SchemaError with one sentence for anything that cannot be read as an export.
+    The input is never written. Raises SchemaError with one sentence for anything that cannot be read as an export.
     """
     path = Path(path)
-    database, cleanup = _database_of(path)
+    database, cleanup = database_of(path)
     try:
-        _check_header(path, database)
         trace = Trace(path, database, reader)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
     if cleanup is not None:
         weakref.finalize(trace, cleanup)
     return trace
-
-
-def _database_of(path: Path) -> tuple[Path, Any]:
-    if path.is_dir():
-        raise SchemaError(f"{path} is a directory; give the .sqlite file that `nsys export --type sqlite` writes")
-    if path.exists() and not path.is_file():
-        raise SchemaError(f"{path} is not a regular file (a pipe or device); unpack it to a file first")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(16)
-    except OSError as error:
-        raise SchemaError(f"{path} cannot be read: {error.strerror}") from error
-    if magic[:6] != b"\xfd7zXZ\x00":
-        return path, None
-    folder = tempfile.TemporaryDirectory(prefix="attrib-")
-    target = Path(folder.name) / path.stem
-    try:
-        with lzma.open(path) as packed, target.open("wb") as out:
-            shutil.copyfileobj(packed, out, 1 << 20)
-    except (lzma.LZMAError, EOFError) as error:
-        folder.cleanup()
-        raise SchemaError(f"{path} is a damaged xz file ({error}); copy or compress it again") from error
-    except BaseException:
-        folder.cleanup()
-        raise
-    return target, folder.cleanup
-
-
-def _check_header(path: Path, database: Path) -> None:
-    """Refuse what is no database and what is shorter than its own header says.
-
-    Page size and page count are at bytes 16 and 28 of the header (sqlite.org/fileformat2.html, 1.3).
-    """
-    with database.open("rb") as file:
-        header = file.read(100)
-    if not header:
-        raise SchemaError(f"{path} is empty; export the report again")
-    if header[:16] != SQLITE_MAGIC:
-        hint = " (an .nsys-rep report: run `nsys export --type sqlite` on it)" if path.suffix == ".nsys-rep" else ""
-        raise SchemaError(f"{path} is not a SQLite database{hint}; give the file that `nsys export` writes")
-    page = int.from_bytes(header[16:18], "big")
-    pages = int.from_bytes(header[28:32], "big")
-    expected = (65536 if page == 1 else page) * pages
-    valid_count = header[24:28] == header[92:96]
-    size = database.stat().st_size
-    if len(header) < 100 or (valid_count and size < expected):
-        raise SchemaError(f"{path} is cut short: {size} bytes of {expected}; copy or export it again")
 
 
 def _unreadable(path: Path, error: Exception) -> AttribError:
