@@ -24,11 +24,17 @@ SCHEMA = "attrib.ab/1"
 FOLDER = "ab"
 DEFAULT_BAR = 0.004
 MAX_PAIRS = 500
+DEFAULT_PAIRS = 10
+DEFAULT_PROCESSES = 3
+"""`processes_needed` for the default bar and pairs at 0.51 %, the larger of two builds' noise on an H200."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked, before anything is measured. `bar` is a fraction; `new` None runs `base` against itself."""
+    """What is asked, before anything is measured. `bar` is a fraction; `new` None runs `base` against itself.
+
+    Each of `pairs` pairs has `processes` windows a side, of `repeats` timed repetitions each.
+    """
 
     anchor: str
     base: str
@@ -36,7 +42,8 @@ class Plan:
     bar: float = DEFAULT_BAR
     guards: tuple[str, ...] = ()
     site: str | None = None
-    pairs: int = 10
+    pairs: int = DEFAULT_PAIRS
+    processes: int = DEFAULT_PROCESSES
     repeats: int = 3
     gpu: int = 0
     limit_s: float = 900.0
@@ -44,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Leg:
-    """One anchor's pairs and what they say; `floor` is the least gain they can find, NaN without stored noise."""
+    """One anchor's pairs and what they say; `noise` is the device's there, None when `--aa` never measured it."""
 
     anchor: str
     guard: bool
@@ -59,19 +66,20 @@ class Leg:
     def to_json(self) -> dict[str, Any]:
         """Changes in percent of the base, positive when the new build is faster."""
         j = self.judgement
-        floor = stats.noise_floor(self.noise.sd, j.pairs) if self.noise else None
+        floor = stats.noise_floor(self.noise.sd, j.pairs, j.processes) if self.noise else None
         return {
             "anchor": self.anchor,
             "guard": self.guard,
             "broken": self.broken,
             "pairs": j.pairs,
+            "processes": j.processes,
             "base_tok_per_s": j.base_median,
             "new_tok_per_s": j.new_median,
             "change_pct": 100 * j.change,
             "low_pct": 100 * j.low,
             "high_pct": 100 * j.high,
             "sep": j.sep,
-            "p_sign_flip": j.p_pairs,
+            "p_permutation": j.p_pairs,
             "p_mann_whitney": j.p_ranks,
             "real": j.real,
             "bar_pct": 100 * j.bar,
@@ -109,9 +117,13 @@ class Comparison:
         """The documented JSON object, every window in it."""
         noise = None
         if self.noise is not None:
-            floor = stats.noise_floor(self.noise.sd, self.noise.pairs)
-            needed = stats.pairs_needed(self.noise.sd, self.plan.bar)
-            noise = {"sd_pct": 100 * self.noise.sd, "floor_pct": 100 * floor, "pairs_needed": needed}
+            sd, plan = self.noise.sd, self.plan
+            noise = {
+                "sd_pct": 100 * sd,
+                "floor_pct": 100 * stats.noise_floor(sd, self.noise.pairs, plan.processes),
+                "pairs_needed": stats.pairs_needed(sd, plan.bar, plan.processes),
+                "processes_needed": stats.processes_needed(sd, plan.bar, self.noise.pairs),
+            }
         return document(
             {
                 "schema": SCHEMA,
@@ -153,7 +165,9 @@ def run(plan: Plan, out: Path, progress: Callable[[str], None] = lambda _: None)
                 f"{base.given} and {new.given} are the same build ({base.hash}); --aa measures a build against itself"
             )
         anchors = tuple(targets)
-        experiment = Experiment(anchors, base.given, base.hash, new.given, new.hash, plan.bar, plan.pairs, plan.repeats)
+        experiment = Experiment(
+            anchors, base.given, base.hash, new.given, new.hash, plan.bar, plan.pairs, plan.processes, plan.repeats
+        )
         journal = open_journal(out / FOLDER, experiment)
         stack.enter_context(alone(journal))
         if journal.windows:
@@ -178,6 +192,8 @@ def _targets(plan: Plan) -> dict[str, Target]:
     """Target and guards by label; raises RefusedError for what cannot be measured."""
     if not 1 <= plan.pairs <= MAX_PAIRS:
         raise RefusedError(f"{plan.pairs} pairs are outside 1 to {MAX_PAIRS}")
+    if not 1 <= plan.processes <= stats.MAX_PROCESSES:
+        raise RefusedError(f"{plan.processes} processes a side of a pair are outside 1 to {stats.MAX_PROCESSES}")
     if plan.new is None and plan.pairs < stats.MIN_PAIRS:
         raise RefusedError(f"{plan.pairs} pairs tell no noise floor; --aa needs at least {stats.MIN_PAIRS}")
     found = [parse_target(text) for text in (plan.anchor, *plan.guards)]
@@ -194,13 +210,15 @@ def _refuse_hopeless(plan: Plan, out: Path, device: str, anchor: str) -> None:
     noise = None if plan.new is None else store.find_noise(out, device, anchor)
     if noise is None or plan.pairs < stats.MIN_PAIRS:
         return
-    floor = stats.noise_floor(noise.sd, plan.pairs)
+    floor = stats.noise_floor(noise.sd, plan.pairs, plan.processes)
     if plan.bar < floor:
-        needed = stats.pairs_needed(noise.sd, plan.bar)
+        needed = stats.pairs_needed(noise.sd, plan.bar, plan.processes)
+        more = stats.processes_needed(noise.sd, plan.bar, plan.pairs)
+        instead = f", or {more} processes a side of {plan.pairs} pairs (--processes {more})" if more else ""
         raise RefusedError(
-            f"a bar of {100 * plan.bar:g} % is under the noise floor of {100 * floor:.2f} % that {plan.pairs} pairs "
-            f"have on {device} at {anchor} (measured {noise.measured_utc[:10]}); {needed} pairs are needed "
-            f"(--pairs {needed})"
+            f"a bar of {100 * plan.bar:g} % is under the noise floor of {100 * floor:.2f} % that {plan.pairs} pairs of "
+            f"{plan.processes} processes a side have on {device} at {anchor} (measured {noise.measured_utc[:10]}); "
+            f"{needed} pairs are needed (--pairs {needed}){instead}"
         )
 
 
@@ -223,8 +241,8 @@ def _conclude(plan: Plan, base: Side, new: Side, journal: Journal, site: SiteCha
     return comparison
 
 
-def _rates(windows: list[Window]) -> list[float]:
-    return [window.rate for window in windows]
+def _rates(pairs: list[list[Window]]) -> list[list[float]]:
+    return [[window.rate for window in windows] for windows in pairs]
 
 
 def _notes(journal: Journal, legs: list[Leg]) -> tuple[str, ...]:
@@ -236,7 +254,8 @@ def _notes(journal: Journal, legs: list[Leg]) -> tuple[str, ...]:
         notes.append(f"{len(disturbed)} windows were disturbed and measured again: {'; '.join(reasons)}")
     if unknown := sorted({window.environment.unknown for window in journal.windows} - {""}):
         notes.append(f"clocks, throttling and other users are unknown: {'; '.join(unknown)}")
-    split = sum(a.session != b.session for leg in legs for a, b in zip(*journal.pairs(leg.anchor), strict=True))
+    pairs = [[*a, *b] for leg in legs for a, b in zip(*journal.pairs(leg.anchor), strict=True)]
+    split = sum(len({window.session for window in pair}) > 1 for pair in pairs)
     if split:
         notes.append(f"{split} of the pairs span a restart, so drift may lie between their windows")
     if missing := [leg.anchor for leg in legs if leg.noise is None]:

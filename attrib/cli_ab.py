@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder of runs.db and the journals.")]
-PairsOption = Annotated[int, typer.Option("--pairs", help="Pairs of windows; fewer than 5 give no verdict.")]
+PairsOption = Annotated[int, typer.Option("--pairs", help="Pairs to measure; fewer than 5 give no verdict.")]
+ProcessesOption = Annotated[int, typer.Option("--processes", help="Processes a side in each pair, a window each.")]
 GpuOption = Annotated[int, typer.Option("--gpu", min=0, help="Number of the GPU.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, help="Seconds one program may take.")]
 BarOption = Annotated[str, typer.Option("--bar", help="Gain that counts, in percent.")]
@@ -60,6 +61,7 @@ def ab(
     bar: BarOption = "0.4%",
     guard: GuardOption = None,
     pairs: PairsOption = 10,
+    processes: ProcessesOption = 3,
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=100, help="Timed repetitions a window.")] = 3,
     aa: Annotated[bool, typer.Option("--aa", help="Run BASE against itself: the machine's noise floor.")] = False,
     gpu: GpuOption = 0,
@@ -77,7 +79,8 @@ def ab(
 
     if aa == (new is not None):
         raise RefusedError("give either --new BUILD, or --aa to run the base against itself")
-    plan = Plan(anchor, base, new, parse_bar(bar), tuple(guard or ()), site, pairs, repeats, gpu, timeout)
+    guards = tuple(guard or ())
+    plan = Plan(anchor, base, new, parse_bar(bar), guards, site, pairs, processes, repeats, gpu, timeout)
     found = run(plan, out, lambda text: typer.echo(text, err=True))
     if as_json:
         print_json(found.to_json())
@@ -103,11 +106,11 @@ def _print_comparison(found: Comparison) -> None:
                    f"{site.new['exclusive_us']:.2f} µs a launch, {100 * site.change:+.2f} %")  # fmt: skip
         typer.echo(f"  {site.to_json()['note']}")
     if found.noise is not None:
-        noise, bar = found.noise, found.plan.bar
+        noise, bar, processes = found.noise, found.plan.bar, found.plan.processes
         typer.echo(
-            f"\nnoise: {100 * noise.sd:.3f} % between the windows of a pair; {noise.pairs} pairs find a gain of "
-            f"{100 * stats.noise_floor(noise.sd, noise.pairs):.2f} %, a bar of {100 * bar:g} % needs "
-            f"{stats.pairs_needed(noise.sd, bar)} pairs"
+            f"\nnoise: {100 * noise.sd:.3f} % between two processes; {noise.pairs} pairs of {processes} a side find a "
+            f"gain of {100 * stats.noise_floor(noise.sd, noise.pairs, processes):.2f} %, a bar of {100 * bar:g} % "
+            f"needs {stats.pairs_needed(noise.sd, bar, processes)} pairs"
         )
     for note in found.notes:
         typer.echo(f"note: {note}")
@@ -120,11 +123,12 @@ def _print_leg(leg: Leg) -> None:
     sep = {1: "yes", -1: "yes, slower", 0: "no"}[j.sep]
     typer.echo(f"\n{'guard ' if leg.guard else ''}{leg.anchor}: {j.verdict or 'no verdict'}")
     typer.echo(f"  {j.why}")
+    each = f" of {j.processes} a side" if j.processes > 1 else ""
     typer.echo(
-        f"  {j.base_median:.2f} → {j.new_median:.2f} tok/s, median of {j.pairs} pairs {100 * j.change:+.2f} % "
+        f"  {j.base_median:.2f} → {j.new_median:.2f} tok/s, median of {j.pairs} pairs{each} {100 * j.change:+.2f} % "
         f"[{100 * j.low:+.2f}, {100 * j.high:+.2f}], bar {100 * j.bar:g} %"
     )
-    typer.echo(f"  SEP {sep}; sign-flip p = {j.p_pairs:.2g}; Mann–Whitney p = {j.p_ranks:.2g}")
+    typer.echo(f"  SEP {sep}; permutation p = {j.p_pairs:.2g}; Mann–Whitney p = {j.p_ranks:.2g}")
 
 
 def lever_new(
@@ -162,6 +166,7 @@ def lever_new(
 def lever_run(
     name: Annotated[str, typer.Argument(help="A lever of the ledger.", metavar="NAME")],
     pairs: PairsOption = 10,
+    processes: ProcessesOption = 3,
     gpu: GpuOption = 0,
     out: OutOption = RUNS,
     timeout: TimeoutOption = 900,
@@ -173,7 +178,7 @@ def lever_run(
     """
     from attrib.lever import page, run
 
-    lever = run(out, name, pairs, gpu, timeout, lambda text: typer.echo(text, err=True))
+    lever = run(out, name, pairs, processes, gpu, timeout, lambda text: typer.echo(text, err=True))
     print_json(lever.to_json()) if as_json else typer.echo(page(lever))
 
 

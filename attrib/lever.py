@@ -137,7 +137,8 @@ def load_all(out: Path) -> list[Lever]:
 def run(
     out: Path,
     name: str,
-    pairs: int = 10,
+    pairs: int = ab.DEFAULT_PAIRS,
+    processes: int = ab.DEFAULT_PROCESSES,
     gpu: int = 0,
     limit_s: float = 900.0,
     progress: Callable[[str], None] = lambda _: None,
@@ -159,7 +160,7 @@ def run(
             first = place == 0
             plan = ab.Plan(
                 anchor, lever.base, lever.new, lever.bar, lever.guards if first else (), lever.site or None if first
-                else None, pairs, gpu=gpu, limit_s=limit_s,
+                else None, pairs, processes, gpu=gpu, limit_s=limit_s,
             )  # fmt: skip
             results.append(ab.run(plan, out, progress).to_json())
     verdict, why = decide(gates, results)

@@ -1,10 +1,13 @@
 """Judging interleaved pairs of rates: is the new build really faster than the base, and by how much.
 
-Pair i holds one rate of each side, measured next to each other, so slow drift cancels within a pair. A difference is
-called real when the sides are strictly separated (SEP: every new rate above every base rate) or when an exact
-sign-flip test of the paired log ratios gives p <= ALPHA. Under no difference, SEP of n pairs happens with probability
-2 / C(2n, n), 0.8 % at the least number of pairs, and the test cannot reach ALPHA below 9 pairs, so a false verdict has
-a probability of at most 0.8 % whatever the distribution of the noise. A leaf: numbers in, numbers out.
+Pair i holds k rates of each side, one a process, measured in turn next to each other, so slow drift cancels within a
+pair; a side's rate in the pair is the geometric mean of its k. A difference is called real when the sides are strictly
+separated (SEP: every new rate above every base rate) or when a permutation test gives p <= ALPHA: without a difference
+each of the C(2k, k) ways to deal a pair's rates to two sides is as likely as the one measured (for k = 1 that is
+flipping the sign of a paired log ratio). Without a difference SEP of n pairs happens with probability
+2 / C(2nk, nk): 0.8 % for 5 pairs of k = 1, less for more, and at most 0.005 % where the test can reach ALPHA (9 pairs
+of k = 1, or any of k = 2). So a false verdict has a probability of at most 0.8 % whatever the distribution of the
+noise. A leaf: numbers in, numbers out.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
 from statistics import NormalDist
 
 import numpy as np
@@ -20,7 +24,8 @@ from numpy.typing import NDArray
 
 from attrib.errors import RefusedError
 
-Rates = Sequence[float] | NDArray[np.float64]
+Rates = Sequence[float] | Sequence[Sequence[float]] | NDArray[np.float64]
+"""[pairs], or [pairs][k] rates of k processes a side."""
 
 MIN_PAIRS = 5
 ALPHA = 0.005
@@ -28,8 +33,11 @@ POWER = 0.9
 LEVEL = 0.95
 RESAMPLES = 2000
 SEED = 20260907
-EXACT_PAIRS = 16
-RANDOM_FLIPS = 100_000
+EXACT_DEALS = 2**16
+RANDOM_DEALS = 10_000
+EXACT_RANKS = 100
+MAX_PROCESSES = 6
+"""Processes a side of a pair; more deals than C(12, 6) = 924 a pair tell nothing that more pairs do not."""
 FASTER, SLOWER, NO_DIFFERENCE, INCONCLUSIVE = "faster", "slower", "no difference", "inconclusive"
 
 
@@ -37,13 +45,15 @@ FASTER, SLOWER, NO_DIFFERENCE, INCONCLUSIVE = "faster", "slower", "no difference
 class Judgement:
     """What n pairs say about a bar. Changes are fractions of the base, positive when the new side is faster.
 
-    `verdict` is None below MIN_PAIRS. `real` is the sign of a difference that is not chance, 0 otherwise; `sep` the
-    sign of a strict separation. `change` is the median of the paired ratios - 1 with its bootstrap interval
-    `low`..`high`; `p_pairs` is the sign-flip test's, `p_ranks` Mann-Whitney's, both two-sided. `bar_met` tells
-    whether a real gain's median reaches the bar. `why` explains the verdict in one sentence.
+    `processes` is how many rates a side has in each pair. `verdict` is None below MIN_PAIRS. `real` is the sign of a
+    difference that is not chance, 0 otherwise; `sep` the sign of a strict separation. `change` is the median of the
+    paired ratios - 1 with its bootstrap interval `low`..`high`; `p_pairs` is the permutation test's, `p_ranks`
+    Mann-Whitney's, both two-sided. `bar_met` tells whether a real gain's median reaches the bar. `why` explains the
+    verdict in one sentence.
     """
 
     pairs: int
+    processes: int
     base_median: float
     new_median: float
     change: float
@@ -60,7 +70,7 @@ class Judgement:
 
 
 def judge(base: Rates, new: Rates, bar: float) -> Judgement:
-    """Judge pairs (base[i], new[i]) of rates against a bar, the fraction a gain must reach.
+    """Judge pairs (base[i], new[i]), of one rate or of k a side, against a bar, the fraction a gain must reach.
 
     `faster`: a real gain whose interval reaches the bar; `slower`: a real loss whose interval reaches -bar; `no
     difference`: the interval lies inside ±bar, even where the change is real; else `inconclusive`. Raises
@@ -69,16 +79,17 @@ def judge(base: Rates, new: Rates, bar: float) -> Judgement:
     a, b = _checked(base, new)
     if not 0 < bar < 1:
         raise RefusedError(f"a bar of {bar:g} is not a fraction between 0 and 1; give a gain such as 0.4%")
-    logs = np.log(b / a)
+    logs = np.log(b).mean(axis=1) - np.log(a).mean(axis=1)
     change = float(np.expm1(np.median(logs)))
     low, high = (float(np.expm1(v)) for v in median_interval(logs))
-    sep, p_pairs, p_ranks = separation(a, b), sign_flip_p(logs), mann_whitney_p(a, b)
+    sep, p_pairs, p_ranks = separation(a, b), permutation_p(a, b), mann_whitney_p(a, b)
     real = _sign(change) if len(logs) >= MIN_PAIRS and (sep or p_pairs <= ALPHA) else 0
     if _sign(float(logs.sum())) != real:
         real = 0
     verdict, why = _verdict(len(logs), real, (low, change, high), bar)
     return Judgement(
         pairs=len(logs),
+        processes=a.shape[1],
         base_median=float(np.median(a)),
         new_median=float(np.median(b)),
         change=change,
@@ -114,10 +125,11 @@ def _verdict(pairs: int, real: int, found: tuple[float, float, float], bar: floa
 
 
 def separation(base: Rates, new: Rates) -> int:
-    """SEP: 1 when min(new) > max(base), -1 when max(new) < min(base), else 0."""
-    if min(new) > max(base):
+    """SEP: 1 when min(new) > max(base) over all processes, -1 when max(new) < min(base), else 0."""
+    a, b = np.asarray(base, float), np.asarray(new, float)
+    if b.min() > a.max():
         return 1
-    return -1 if max(new) < min(base) else 0
+    return -1 if b.max() < a.min() else 0
 
 
 def median_interval(values: NDArray[np.float64]) -> tuple[float, float]:
@@ -132,85 +144,121 @@ def _resamples(size: int) -> NDArray[np.int64]:
     return np.random.default_rng(SEED).integers(0, size, (RESAMPLES, size))
 
 
-def sign_flip_p(values: NDArray[np.float64]) -> float:
-    """Two-sided p of the sum of `values` when each sign is as likely as the other.
+def permutation_p(base: Rates, new: Rates) -> float:
+    """Two-sided p of Σ over pairs of (mean log new − mean log base) when each deal of a pair's rates is as likely.
 
-    Exact up to EXACT_PAIRS values (all 2^n sign patterns), from RANDOM_FLIPS fixed random patterns above.
+    Exact while all pairs together have at most EXACT_DEALS deals, from RANDOM_DEALS fixed random ones above. Raises
+    RefusedError as `judge` does.
     """
-    total = abs(float(values.sum()))
-    sums = np.abs(_signs(len(values)) @ values)
-    hits = int((sums >= total * (1 - 1e-12)).sum())
-    exact = len(values) <= EXACT_PAIRS
+    a, b = _checked(base, new)
+    pairs, processes = a.shape
+    rates = np.log(np.concatenate([b, a], axis=1))
+    contributions = (rates - rates.mean(axis=1, keepdims=True)) @ _dealt(processes).T / processes
+    places, exact = _deals(pairs, contributions.shape[1])
+    # the first deal of each pair is the one measured
+    sums = np.abs(contributions.ravel()[places].sum(axis=0))
+    hits = int((sums >= abs(float(contributions[:, 0].sum())) * (1 - 1e-12)).sum())
     return hits / len(sums) if exact else (hits + 1) / (len(sums) + 1)
 
 
 @cache
-def _signs(size: int) -> NDArray[np.float64]:
-    """Sign patterns, [patterns][size] of -1 and 1."""
-    if size <= EXACT_PAIRS:
-        patterns = (np.arange(2**size)[:, None] >> np.arange(size)) & 1
+def _dealt(processes: int) -> NDArray[np.float64]:
+    """Every way to deal 2k rates to two sides, [C(2k, k)][2k]: 1 for the new side, -1 for the base."""
+    chosen = list(combinations(range(2 * processes), processes))
+    signs = np.full((len(chosen), 2 * processes), -1.0)
+    for row, new in zip(signs, chosen, strict=True):
+        row[list(new)] = 1.0
+    return signs
+
+
+@cache
+def _deals(pairs: int, each: int) -> tuple[NDArray[np.int64], bool]:
+    """(places of the deals in [pairs][each], one a pair, as [pairs][deals]; whether these are all there are)."""
+    exact = each**pairs <= EXACT_DEALS
+    if exact:
+        chosen = np.indices((each,) * pairs).reshape(pairs, -1)
     else:
-        patterns = np.random.default_rng(SEED).integers(0, 2, (RANDOM_FLIPS, size))
-    return np.asarray(patterns * 2 - 1, dtype=np.float64)
+        chosen = np.random.default_rng(SEED).integers(0, each, (pairs, RANDOM_DEALS))
+    return chosen + each * np.arange(pairs)[:, None], exact
 
 
 def mann_whitney_p(base: Rates, new: Rates) -> float:
-    """Exact two-sided p of the rank sum, ties with mean ranks: every choice of ranks for `new` is equally likely.
+    """Two-sided p of the rank sum, ties with mean ranks: every choice of ranks for `new` is equally likely.
 
-    The distribution is counted by adding one rank at a time (doubled, so that mean ranks are whole); two-sided means
-    as far from the middle as the observed sum, or farther.
+    Up to EXACT_RANKS rates the distribution is counted by adding one rank at a time (in the largest unit that makes
+    all of them whole); two-sided means as far from the middle as the observed sum, or farther. Above, the normal
+    approximation with corrections for ties and continuity.
     """
-    both = np.concatenate([np.asarray(base, float), np.asarray(new, float)])
+    first, second = np.asarray(base, float).ravel(), np.asarray(new, float).ravel()
+    both = np.concatenate([first, second])
     _, place, counts = np.unique(both, return_inverse=True, return_counts=True)
     doubled = (2 * np.cumsum(counts) - counts + 1)[place]
-    take, total = len(new), int(doubled.sum())
+    take, number = len(second), len(both)
+    if number > EXACT_RANKS:
+        far = abs(doubled[len(first) :].sum() / 2 - take * (number + 1) / 2)
+        ties = float((counts.astype(float) ** 3 - counts).sum()) / (number * (number - 1))
+        sd = math.sqrt(len(first) * take / 12 * (number + 1 - ties))
+        return math.erfc(max(0.0, far - 0.5) / sd / math.sqrt(2)) if sd else 1.0
+    ranks = doubled // np.gcd.reduce(doubled)
+    total = int(ranks.sum())
     ways = np.zeros((take + 1, total + 1))
     ways[0, 0] = 1
-    for rank in doubled:
+    for rank in ranks:
         ways[1:, rank:] += ways[:-1, : total + 1 - rank].copy()
     chances = ways[take] / ways[take].sum()
-    middle = total * take / len(both)
-    far = abs(int(doubled[len(base) :].sum()) - middle)
+    middle = total * take / number
+    far = abs(int(ranks[len(first) :].sum()) - middle)
     return min(1.0, float(chances[np.abs(np.arange(total + 1) - middle) >= far - 1e-9].sum()))
 
 
 def noise_sd(base: Rates, new: Rates) -> float:
-    """Standard deviation of the paired log ratios of a build against itself, whose mean is known to be 0.
+    """Standard deviation of the log ratio of two processes of a pair, from a build against itself.
 
-    What drift adds within a pair is part of it. Raises RefusedError as `judge` does.
+    √2 × the deviation of a process from its pair's mean, pooled over pairs; for one process a side the root mean
+    square of the paired log ratios. What drift adds within a pair is part of it. Raises RefusedError as `judge` does.
     """
-    a, b = _checked(base, new)
-    return float(np.sqrt(np.mean(np.log(b / a) ** 2)))
+    logs = np.log(np.concatenate(_checked(base, new), axis=1))
+    within = logs - logs.mean(axis=1, keepdims=True)
+    return float(np.sqrt(2 * (within**2).sum() / (logs.shape[0] * (logs.shape[1] - 1))))
 
 
-def noise_floor(sd: float, pairs: int) -> float:
+def noise_floor(sd: float, pairs: int, processes: int = 1) -> float:
     """The least gain that `pairs` pairs of this noise find with probability POWER; infinite for too few pairs.
 
-    Sample size of a paired t test at ALPHA, two-sided, with Guenther's correction: n = ((zα + zβ) sd / gain)² + zα²/2.
+    `sd` is `noise_sd`'s; a pair of k processes a side has sd/√k. Sample size of a t test at ALPHA, two-sided, with
+    Guenther's correction: n = ((zα + zβ) sd / (√k gain))² + zα² / (2 (2k − 1)), each pair giving 2k − 1 degrees of
+    freedom.
     """
-    z, correction = _normal()
-    return z * sd / math.sqrt(pairs - correction) if pairs >= MIN_PAIRS else math.inf
+    z, correction = _normal(processes)
+    return z * sd / math.sqrt(processes * (pairs - correction)) if pairs >= MIN_PAIRS else math.inf
 
 
-def pairs_needed(sd: float, bar: float) -> int:
+def pairs_needed(sd: float, bar: float, processes: int = 1) -> int:
     """Pairs for which the noise floor is not above the bar; the inverse of `noise_floor`."""
-    z, correction = _normal()
-    return max(MIN_PAIRS, math.ceil((z * sd / bar) ** 2 + correction))
+    z, correction = _normal(processes)
+    return max(MIN_PAIRS, math.ceil((z * sd / bar) ** 2 / processes + correction))
 
 
-def _normal() -> tuple[float, float]:
+def processes_needed(sd: float, bar: float, pairs: int) -> int | None:
+    """Processes a side for which `pairs` pairs have a noise floor not above the bar; None beyond MAX_PROCESSES."""
+    counts = range(1, MAX_PROCESSES + 1)
+    return next((count for count in counts if noise_floor(sd, pairs, count) <= bar), None)
+
+
+def _normal(processes: int) -> tuple[float, float]:
     normal = NormalDist()
     alpha = normal.inv_cdf(1 - ALPHA / 2)
-    return alpha + normal.inv_cdf(POWER), alpha**2 / 2
+    return alpha + normal.inv_cdf(POWER), alpha**2 / (2 * (2 * processes - 1))
 
 
 def _checked(base: Rates, new: Rates) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Both sides as [pairs][k]."""
     a, b = np.asarray(base, float), np.asarray(new, float)
-    if a.shape != b.shape or a.ndim != 1 or not a.size:
+    if a.shape != b.shape or a.ndim not in (1, 2) or not a.size:
         raise RefusedError(f"{a.size} base and {b.size} new windows do not make pairs; measure one of each in turn")
     if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 0).all() and (b > 0).all()):
         raise RefusedError("a window has a rate that is not a positive number; remove it and measure again")
-    return a, b
+    return a.reshape(len(a), -1), b.reshape(len(b), -1)
 
 
 def _sign(value: float) -> int:

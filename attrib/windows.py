@@ -1,6 +1,7 @@
 """Timing windows of two sides in turn, each an engine process of its own, kept in a journal as they finish.
 
-Pairs alternate AB, BA, AB, …, so slow drift falls on both sides alike. A window that another process, throttling or a
+A pair has one or several windows a side, in turn: pairs of one alternate AB, BA, …, pairs of two ABBA, BAAB, …, so slow
+drift falls on both sides alike. A window that another process, throttling or a
 clock drop disturbed is written to the journal as disturbed and measured again. The journal is one JSON object a line,
 flushed to disk before the next window starts; an experiment that was killed continues from it.
 """
@@ -28,7 +29,7 @@ from attrib.errors import JoinError, RefusedError
 from attrib.jsonout import document
 from attrib.record import BENCH_SCHEMA, Target
 
-SCHEMA = "attrib.windows/1"
+SCHEMA = "attrib.windows/2"
 BASE, NEW = "base", "new"
 MAX_REPEATS = 3
 USUAL_WINDOWS = 3
@@ -39,11 +40,13 @@ USUAL_WINDOWS = 3
 class Window:
     """One finished window. `rate` in tokens/s and `step` in s are of its median step; `repeats` each repetition's rate.
 
-    `session` tells windows before and after a restart apart; `disturbed` says why it does not count, or is empty.
+    `turn` counts the side's windows in its pair from 0. `session` tells windows before and after a restart apart;
+    `disturbed` says why it does not count, or is empty.
     """
 
     anchor: str
     pair: int
+    turn: int
     side: str
     session: str
     started_utc: str
@@ -62,6 +65,7 @@ class Window:
             {
                 "anchor": self.anchor,
                 "pair": self.pair,
+                "turn": self.turn,
                 "side": self.side,
                 "session": self.session,
                 "started_utc": self.started_utc,
@@ -81,6 +85,7 @@ def _window(body: dict[str, Any]) -> Window:
     return Window(
         anchor=body["anchor"],
         pair=body["pair"],
+        turn=body["turn"],
         side=body["side"],
         session=body["session"],
         started_utc=body["started_utc"],
@@ -97,7 +102,10 @@ def _window(body: dict[str, Any]) -> Window:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is measured, fixed before the first window: anchors (the target first, guards after) and both builds."""
+    """What is measured, fixed before the first window: anchors (the target first, guards after) and both builds.
+
+    `processes` is the windows a side in each pair, `repeats` the timed repetitions in a window.
+    """
 
     anchors: tuple[str, ...]
     base: str
@@ -106,6 +114,7 @@ class Experiment:
     new_hash: str
     bar: float
     pairs: int
+    processes: int
     repeats: int
 
     @property
@@ -134,15 +143,18 @@ class Journal:
         """Close the experiment with what came of it; a later one of the same name starts a new journal."""
         _append(self.path, {"kind": "finished", **body})
 
-    def counted(self, anchor: str, side: str) -> dict[int, Window]:
-        """The undisturbed window of each pair."""
-        return {w.pair: w for w in self.windows if (w.anchor, w.side) == (anchor, side) and not w.disturbed}
+    def counted(self, anchor: str, side: str) -> dict[tuple[int, int], Window]:
+        """The undisturbed window of each (pair, turn)."""
+        return {(w.pair, w.turn): w for w in self.windows if (w.anchor, w.side) == (anchor, side) and not w.disturbed}
 
-    def pairs(self, anchor: str) -> tuple[list[Window], list[Window]]:
-        """(base, new) windows of the complete pairs, in order."""
-        base, new = self.counted(anchor, BASE), self.counted(anchor, NEW)
-        both = sorted(set(base) & set(new))
-        return [base[pair] for pair in both], [new[pair] for pair in both]
+    def pairs(self, anchor: str) -> tuple[list[list[Window]], list[list[Window]]]:
+        """(base, new) windows of the complete pairs, in order: [pairs][processes] a side."""
+        sides = self.counted(anchor, BASE), self.counted(anchor, NEW)
+        turns = range(self.experiment.processes)
+        pairs = range(self.experiment.pairs)
+        complete = [p for p in pairs if all((p, turn) in side for side in sides for turn in turns)]
+        base, new = ([[side[p, turn] for turn in turns] for p in complete] for side in sides)
+        return base, new
 
 
 def open_journal(folder: Path, experiment: Experiment) -> Journal:
@@ -214,11 +226,12 @@ def alone(journal: Journal) -> Iterator[None]:
         yield
 
 
-def schedule(pairs: int) -> Iterator[tuple[int, str]]:
-    """(pair, side) in the order they are measured: AB, BA, AB, …"""
+def schedule(pairs: int, processes: int) -> Iterator[tuple[int, int, str]]:
+    """(pair, turn, side) in the order they are measured: AB, BA, … for one process a side, ABBA, BAAB, … for two."""
     for pair in range(pairs):
-        for side in (BASE, NEW) if pair % 2 == 0 else (NEW, BASE):
-            yield pair, side
+        for turn in range(processes):
+            for side in (BASE, NEW) if (pair + turn) % 2 == 0 else (NEW, BASE):
+                yield pair, turn, side
 
 
 def measure(
@@ -243,13 +256,13 @@ def measure(
         started(journal.windows[0].device)
         told = True
     for anchor in journal.experiment.anchors:
-        for pair, side in schedule(journal.experiment.pairs):
-            if pair in journal.counted(anchor, side):
+        for pair, turn, side in schedule(journal.experiment.pairs, journal.experiment.processes):
+            if (pair, turn) in journal.counted(anchor, side):
                 continue
             for attempt in range(MAX_REPEATS + 1):
-                progress(_describe(journal, anchor, pair, side, attempt))
+                progress(_describe(journal, anchor, pair, turn, side, attempt))
                 window = _run(journal, targets[anchor], sides[side], gpu, limit_s)
-                window = replace(window, anchor=anchor, pair=pair, side=side, session=session)
+                window = replace(window, anchor=anchor, pair=pair, turn=turn, side=side, session=session)
                 journal.append(window)
                 if not told:
                     started(window.device)
@@ -264,13 +277,15 @@ def measure(
                 )
 
 
-def _describe(journal: Journal, anchor: str, pair: int, side: str, attempt: int) -> str:
+def _describe(journal: Journal, anchor: str, pair: int, turn: int, side: str, attempt: int) -> str:
+    experiment = journal.experiment
+    number = f" {turn + 1}/{experiment.processes}" if experiment.processes > 1 else ""
     again = f", again ({attempt} of {MAX_REPEATS})" if attempt else ""
-    return f"{anchor} pair {pair + 1}/{journal.experiment.pairs} {side}{again}"
+    return f"{anchor} pair {pair + 1}/{experiment.pairs} {side}{number}{again}"
 
 
 def _run(journal: Journal, target: Target, side: Side, gpu: int, limit_s: float) -> Window:
-    """One engine process, watched; pair, side and session are the caller's to fill in."""
+    """One engine process, watched; pair, turn, side and session are the caller's to fill in."""
     experiment = journal.experiment
     options = ("--windows", str(experiment.repeats), "--gpu", str(gpu))
     when, begun = datetime.now(UTC).isoformat(timespec="milliseconds"), time.monotonic()
@@ -282,6 +297,7 @@ def _run(journal: Journal, target: Target, side: Side, gpu: int, limit_s: float)
         window = Window(
             anchor=target.label,
             pair=0,
+            turn=0,
             side="",
             session="",
             started_utc=when,

@@ -15,7 +15,7 @@ from tests.conftest import Attrib, Outcome
 from tests.helpers import fake_ab as fake
 from tests.helpers import fake_tools
 
-AB = ("ab", "--anchor", "14b:tg128", "--base", "reference")
+AB = ("ab", "--anchor", "14b:tg128", "--base", "reference", "--processes", 1)
 
 
 @pytest.fixture
@@ -54,7 +54,9 @@ def test_a_faster_build(attrib: Attrib, work: Path) -> None:
 
 
 def test_a_slower_build_and_what_is_printed(attrib: Attrib, work: Path) -> None:
-    outcome = attrib("ab", "--anchor", "14b:tg128", "--base", "better", "--new", "reference", "--pairs", 5)
+    outcome = attrib(
+        "ab", "--anchor", "14b:tg128", "--base", "better", "--new", "reference", "--pairs", 5, "--processes", 1
+    )
     assert outcome.code == 0
     for text in (
         "14b:tg128: slower",
@@ -100,6 +102,18 @@ def test_a_restart_is_told(attrib: Attrib, work: Path) -> None:
     assert len(document["windows"]) == 4
 
 
+def test_several_processes_a_side_are_one_pair(attrib: Attrib, work: Path) -> None:
+    options = ("ab", "--anchor", "14b:tg128", "--base", "reference", "--new", "better", "--pairs", 5)
+    document = attrib(*options, "--json").json()
+    [leg] = document["anchors"]
+    assert (leg["pairs"], leg["processes"], leg["verdict"], leg["sep"]) == (5, 3, "faster", 1)
+    assert [(x["pair"], x["turn"]) for x in document["windows"]][::2] == [(p, t) for p in range(5) for t in range(3)]
+    assert leg["p_permutation"] < 1e-3
+    outcome = attrib(*options, "--processes", 2)
+    assert "median of 5 pairs of 2 a side +1.99 %" in outcome.out
+    assert "permutation p = 0.00026" in outcome.out  # 2 of 6^5 deals
+
+
 # ---------------------------------------------------------------- noise
 
 
@@ -110,7 +124,7 @@ def test_the_noise_floor_is_stored_and_refuses_a_bar_under_it(attrib: Attrib, wo
     assert "a bar of 0.4 % needs" in outcome.out
     refusal = said(attrib(*AB, "--new", "better", "--pairs", 5))
     assert "under the noise floor" in refusal
-    needed = int(refusal.split("--pairs ")[1].rstrip(")"))
+    needed = int(refusal.split("--pairs ")[1].split(")")[0])
     assert needed > 5
     assert f"needs {needed} pairs" in outcome.out
     assert len(fake.calls(work)) == 11  # ten of the A/A, one that told the device
@@ -158,6 +172,7 @@ def test_a_guard_that_holds_and_one_that_breaks(attrib: Attrib, work: Path) -> N
         (("--new", "better", "--aa"), "give either --new BUILD, or --aa"),
         (("--new", "better", "--bar", "0.4"), "bar '0.4' is not a gain in percent"),
         (("--new", "better", "--pairs", "0"), "0 pairs are outside 1 to 500"),
+        (("--new", "better", "--processes", "7"), "7 processes a side of a pair are outside 1 to 6"),
         (("--aa", "--pairs", "4"), "4 pairs tell no noise floor"),
         (("--new", "better", "--guard", "14B:tg128"), "an anchor is named twice"),
         (("--new", "better", "--guard", "14b"), "is not MODEL:ANCHOR"),
@@ -201,7 +216,7 @@ def test_a_git_revision_against_the_tree(attrib: Attrib, work: Path) -> None:
     git(work, "commit", "-q", "-m", "slow")
     git(work, "tag", "before")
     fake.configure(work)
-    options = ("ab", "--anchor", "14b:tg128", "--new", "reference", "--pairs", 5, "--json")
+    options = ("ab", "--anchor", "14b:tg128", "--new", "reference", "--pairs", 5, "--processes", 1, "--json")
     document = attrib(*options, "--base", "git:before").json()
     assert document["base"] == {"build": "git:before", "hash": "d" * 16}
     assert document["anchors"][0]["change_pct"] == pytest.approx(100 * (100 / 95 - 1), abs=0.3)

@@ -41,7 +41,7 @@ def test_a_lever_lands(attrib: Attrib, work: Path) -> None:
     made = attrib(*NEW, "--guard", "14b:pp512", "--json").json()
     assert (made["verdict"], made["started_utc"], made["bar_pct"]) == (None, None, pytest.approx(0.4))
     assert made["written_utc"]
-    lever = attrib("lever", "run", "1b", "--pairs", 5, "--json").json()
+    lever = attrib("lever", "run", "1b", "--pairs", 5, "--processes", 1, "--json").json()
     assert (lever["verdict"], lever["digest"]) == ("LANDED", made["digest"])
     assert lever["started_utc"] >= lever["written_utc"]
     [measured] = lever["measurements"]
@@ -66,7 +66,7 @@ def test_a_lever_lands(attrib: Attrib, work: Path) -> None:
 def test_a_failed_gate_reverts_without_windows(attrib: Attrib, work: Path) -> None:
     fake.configure(work, failing_gate="greedy")
     attrib(*NEW)
-    lever = attrib("lever", "run", "1b", "--pairs", 5, "--json").json()
+    lever = attrib("lever", "run", "1b", "--pairs", 5, "--processes", 1, "--json").json()
     assert (lever["verdict"], lever["why"]) == ("REVERTED", "gate greedy failed")
     assert not any(line.startswith("bench") for line in fake.calls(work))
     assert "gate greedy: FAILED" in attrib("lever", "show", "1b").out
@@ -75,7 +75,7 @@ def test_a_failed_gate_reverts_without_windows(attrib: Attrib, work: Path) -> No
 def test_a_broken_guard_reverts(attrib: Attrib, work: Path) -> None:
     fake.configure(work, prompt_factor={"better": 0.9})
     attrib(*NEW, "--guard", "14b:pp512", "--gate", "none")
-    lever = attrib("lever", "run", "1b", "--pairs", 5, "--json").json()
+    lever = attrib("lever", "run", "1b", "--pairs", 5, "--processes", 1, "--json").json()
     assert (lever["verdict"], lever["why"]) == ("REVERTED", "slower at 14b:pp512")
     assert lever["gates"] == lever["measurements"][0]["gates"] == []
 
@@ -83,11 +83,11 @@ def test_a_broken_guard_reverts(attrib: Attrib, work: Path) -> None:
 def test_windows_that_cannot_tell_leave_it_open_and_are_kept(attrib: Attrib, work: Path) -> None:
     attrib(*NEW, "--gate", "none")
     for count in (1, 2):
-        lever = attrib("lever", "run", "1b", "--pairs", 2, "--json").json()
+        lever = attrib("lever", "run", "1b", "--pairs", 2, "--processes", 1, "--json").json()
         assert (lever["verdict"], len(lever["measurements"])) == (None, count)
     assert "2 pairs give no verdict" in lever["why"]
     assert "1b · open" in attrib("lever", "show", "1b").out
-    assert attrib("lever", "run", "1b", "--pairs", 5, "--json").json()["verdict"] == "LANDED"
+    assert attrib("lever", "run", "1b", "--pairs", 5, "--processes", 1, "--json").json()["verdict"] == "LANDED"
 
 
 def test_a_veto_needs_no_engine(attrib: Attrib, work: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_veto_needs_no_engine(attrib: Attrib, work: Path) -> None:
 def test_a_run_that_fails_can_be_repeated(attrib: Attrib, work: Path) -> None:
     attrib(*NEW, "--gate", "none")
     fake.configure(work, fails_at=4)
-    assert attrib("lever", "run", "1b", "--pairs", 5).code == 2
+    assert attrib("lever", "run", "1b", "--pairs", 5, "--processes", 1).code == 2
     fake.configure(work)
-    lever = attrib("lever", "run", "1b", "--pairs", 5, "--json").json()
+    lever = attrib("lever", "run", "1b", "--pairs", 5, "--processes", 1, "--json").json()
     assert lever["verdict"] == "LANDED"
     assert len(fake.calls(work)) == 11
 

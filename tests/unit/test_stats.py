@@ -1,4 +1,4 @@
-"""Judging of pairs against hand-worked numbers, and its calibration by simulation on recorded-like windows."""
+"""Judging of pairs against hand-worked numbers, and its calibration by simulation with recorded processes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attrib import stats
+from attrib.ab import DEFAULT_PROCESSES
 from attrib.errors import RefusedError
+from attrib.windows import schedule
 
+Rates = np.ndarray[Any, np.dtype[np.float64]]
 WINDOWS = Path(__file__).parents[1] / "data" / "windows-h200.json"
-EXPERIMENTS = 1000
+EXPERIMENTS, PLANTED = 1000, 400
 PAIRS = 10
 BAR = 0.004
 
@@ -32,19 +35,40 @@ def test_strict_separation_needs_every_window() -> None:
     assert stats.separation([100, 101, 99], [98.9, 90, 95]) == -1
 
 
-def test_sign_flips_of_three_values() -> None:
+def test_separation_of_several_processes_needs_every_one() -> None:
+    assert stats.separation([[100, 101], [99, 98]], [[102, 103], [101.5, 104]]) == 1
+    assert stats.separation([[100, 101], [99, 98]], [[102, 100.5], [101.5, 104]]) == 0
+
+
+def flipped(logs: list[float]) -> float:
+    """p of paired log ratios."""
+    return stats.permutation_p([1.0] * len(logs), np.exp(logs))
+
+
+def test_one_process_a_side_flips_signs() -> None:
     # sums of ±1 ±2 ±4: 7 and -7 are the only ones as far out as 7; |5| or more are 7, 5, -5, -7
-    assert stats.sign_flip_p(np.array([1.0, 2.0, 4.0])) == 2 / 8
-    assert stats.sign_flip_p(np.array([-1.0, 2.0, 4.0])) == 4 / 8
-    assert stats.sign_flip_p(np.zeros(4)) == 1.0
+    assert flipped([1.0, 2.0, 4.0]) == 2 / 8
+    assert flipped([-1.0, 2.0, 4.0]) == 4 / 8
+    assert flipped([0.0] * 4) == 1.0
 
 
-def test_sign_flips_of_many_values_are_close_to_the_exact_ones() -> None:
-    values = np.random.default_rng(3).normal(0.4, 1, stats.EXACT_PAIRS + 1)
+def test_two_processes_a_side_are_dealt_in_six_ways() -> None:
+    # logs 0, 1 | 2, 3 of one pair: the sides' sums differ by 4, 2, 0, 0, -2, -4
+    one = np.exp([[0.0, 1.0]]), np.exp([[2.0, 3.0]])
+    assert stats.permutation_p(*one) == 2 / 6
+    assert stats.permutation_p(np.exp([[0.0, 2.0]]), np.exp([[1.0, 3.0]])) == 4 / 6
+    # two such pairs: the total is 8, and only one deal in 36 and its mirror reach it
+    assert stats.permutation_p(*(np.repeat(side, 2, axis=0) for side in one)) == pytest.approx(2 / 36)
+    assert stats.permutation_p([[5.0] * 3] * 3, [[5.0] * 3] * 3) == 1.0
+
+
+def test_sampled_deals_are_close_to_all_of_them() -> None:
+    values = np.random.default_rng(3).normal(0.4, 1, 17)
     patterns = (np.arange(2**17)[:, None] >> np.arange(17)) & 1
     sums = np.abs((patterns * 2 - 1) @ values)
     exact = (sums >= abs(values.sum()) - 1e-12).mean()
-    assert stats.sign_flip_p(values) == pytest.approx(exact, abs=0.005)
+    assert stats.EXACT_DEALS < 2**17
+    assert flipped(list(values)) == pytest.approx(exact, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +95,16 @@ def test_rank_sums_against_all_choices(values: list[int], data: Any) -> None:
     sums = [abs(sum(chosen) - middle) for chosen in combinations(ranks, take)]
     p = sum(s >= abs(sum(ranks[cut:]) - middle) - 1e-9 for s in sums) / len(sums)
     assert stats.mann_whitney_p([float(v) for v in values[:cut]], [float(v) for v in values[cut:]]) == pytest.approx(p)
+
+
+def test_many_rank_sums_are_close_to_the_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    base, new = np.round(rng.normal(0, 1, (2, 45)), 1)  # with ties
+    exact = stats.mann_whitney_p(base, new + 0.4)
+    assert 0.01 < exact < 0.2
+    monkeypatch.setattr(stats, "EXACT_RANKS", 0)
+    assert stats.mann_whitney_p(base, new + 0.4) == pytest.approx(exact, rel=0.05)
+    assert stats.mann_whitney_p([1.0] * 60, [1.0] * 60) == 1.0
 
 
 def test_interval_of_equal_values_is_a_point_and_is_repeatable() -> None:
@@ -172,85 +206,145 @@ def test_noise_of_pairs() -> None:
     assert stats.noise_sd(base, new) == pytest.approx(math.sqrt(12 / 4) * 1e-3)
 
 
+def test_noise_of_pairs_of_two() -> None:
+    # deviations from the pair's mean are ±1 ±2 of 0.001: Σ = 10e-6, on 3 degrees of freedom a pair, two pairs
+    base = np.exp([[0.001, -0.001], [0.0, 0.0]])
+    new = np.exp([[0.002, -0.002], [0.0, 0.0]])
+    assert stats.noise_sd(base, new) == pytest.approx(math.sqrt(2 * 10e-6 / 6))
+    rng = np.random.default_rng(0)
+    assert stats.noise_sd(*np.exp(rng.normal(0, 0.003, (2, 4000, 3)))) == pytest.approx(0.003 * math.sqrt(2), rel=0.02)
+
+
 def test_noise_floor_and_the_pairs_it_needs() -> None:
     # zα = 2.807 at 0.5 % two-sided, zβ = 1.2816 at 90 %: (4.0886 × 0.2 / 0.4)² + 2.807² / 2 = 8.12, so 9 pairs
     assert stats.pairs_needed(0.002, 0.004) == 9
     assert stats.noise_floor(0.002, 9) == pytest.approx(4.0886 * 0.002 / math.sqrt(9 - 3.9397), rel=1e-4)
     assert stats.pairs_needed(1e-6, 0.004) == stats.MIN_PAIRS
     assert stats.noise_floor(0.002, 4) == math.inf
+    # two processes a side: half the variance, and a third of the correction, 2.807² / 6 = 1.3132
+    assert stats.noise_floor(0.003, 10, 2) == pytest.approx(4.0886 * 0.003 / math.sqrt(2 * (10 - 1.3132)), rel=1e-4)
+    assert stats.pairs_needed(0.004, 0.004, 2) == math.ceil(16.717 / 2 + 1.3132)
+    assert stats.processes_needed(0.003, 0.004, 10) == 2
+    assert stats.processes_needed(0.002, 0.004, 10) == 1
+    assert stats.processes_needed(0.1, 0.004, 10) is None
 
 
-@given(st.floats(1e-5, 0.02), st.floats(1e-3, 0.05))
-def test_pairs_needed_bring_the_floor_to_the_bar(sd: float, bar: float) -> None:
-    pairs = stats.pairs_needed(sd, bar)
-    assert stats.noise_floor(sd, pairs) <= bar * (1 + 1e-9)
-    assert pairs == stats.MIN_PAIRS or stats.noise_floor(sd, pairs - 1) > bar
+@given(st.floats(1e-5, 0.02), st.floats(1e-3, 0.05), st.integers(1, stats.MAX_PROCESSES))
+def test_pairs_needed_bring_the_floor_to_the_bar(sd: float, bar: float, processes: int) -> None:
+    pairs = stats.pairs_needed(sd, bar, processes)
+    assert stats.noise_floor(sd, pairs, processes) <= bar * (1 + 1e-9)
+    assert pairs == stats.MIN_PAIRS or stats.noise_floor(sd, pairs - 1, processes) > bar
 
 
 # ---------------------------------------------------------------- calibration
 
 
-def recorded() -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Log ratios of neighbouring windows of one build, in the order they were measured."""
-    rates = np.array(json.loads(WINDOWS.read_text(encoding="utf-8"))["tok_per_s"])
-    return np.log(rates[1::2] / rates[::2])
+def recorded(build: str = "reference") -> Rates:
+    """Rates of processes of one build, in the order they were measured."""
+    return np.array(json.loads(WINDOWS.read_text(encoding="utf-8"))["tok_per_s"][build])
+
+
+def dealt(drawn: Rates) -> tuple[Rates, Rates]:
+    """(base, new) [pairs][k] of rates [pairs][2k] in the order they are measured."""
+    order = [side for _, _, side in schedule(len(drawn), drawn.shape[1] // 2)]
+    mine = np.array([side == "base" for side in order]).reshape(drawn.shape)
+    return drawn[mine].reshape(len(drawn), -1), drawn[~mine].reshape(len(drawn), -1)
 
 
 @cache
-def experiments(plant: float, drift: float = 0.0, pairs: int = PAIRS) -> tuple[stats.Judgement, ...]:
-    """Experiments of `pairs` pairs: a pair's noise is a recorded one with either sign, order alternates AB, BA.
+def experiments(
+    plant: float,
+    drift: float = 0.0,
+    processes: int = DEFAULT_PROCESSES,
+    base: str = "reference",
+    new: str = "",
+    run: bool = False,
+    count: int = EXPERIMENTS,
+) -> tuple[stats.Judgement, ...]:
+    """Experiments of PAIRS pairs whose every process is a recorded one; `new` has the noise of another build.
 
-    `drift` is the loss of rate from the first window to the last.
+    run: a pair's processes are neighbours in the recording, not drawn one by one. `drift` is the loss of rate from
+    the first window to the last.
     """
-    rng, ratios = np.random.default_rng(20260907), recorded()
-    speed = np.exp(np.log1p(-drift) * np.arange(2 * pairs) / (2 * pairs - 1))
-    first, second = speed[::2], speed[1::2]
-    even = np.arange(pairs) % 2 == 0
-    base = 167 * np.where(even, first, second)
+    rng = np.random.default_rng(20260907)
+    each = 2 * processes
+    speed = np.exp(np.log1p(-drift) * np.linspace(0, 1, PAIRS * each)).reshape(PAIRS, each)
+    rates = recorded(base)
+    other = recorded(new or base)
+    other = other * geometric(rates) / geometric(other)
     found = []
-    for _ in range(EXPERIMENTS):
-        noise = rng.choice(ratios, pairs) * rng.choice([-1, 1], pairs)
-        new = 167 * np.where(even, second, first) * np.exp(noise) * (1 + plant)
-        found.append(stats.judge(base, new, BAR))
+    for _ in range(count):
+        if run:
+            place = rng.integers(0, len(rates) - each + 1, (PAIRS, 1)) + np.arange(each)
+            a, b = dealt(rates[place] * speed)
+        else:
+            a, b = dealt(rng.choice(rates, (PAIRS, each)) * speed)
+            if new:
+                b = dealt(rng.choice(other, (PAIRS, each)) * speed)[1]
+        found.append(stats.judge(a, b * (1 + plant), BAR))
     return tuple(found)
 
 
-def test_a_build_against_itself_is_called_faster_or_slower_in_at_most_one_of_a_hundred() -> None:
-    assert sum(j.verdict in ("faster", "slower") for j in experiments(0)) <= 0.01 * EXPERIMENTS
-    assert sum(j.real != 0 for j in experiments(0)) <= 0.01 * EXPERIMENTS
+def geometric(rates: Rates) -> float:
+    """Geometric mean: what a side's windows estimate."""
+    return float(np.exp(np.log(rates).mean()))
 
 
-def test_half_a_percent_is_found_in_nine_of_ten_with_twice_the_pairs() -> None:
-    """The recorded noise, 0.2 to 0.4 % between two processes of one build, is too much for 10 pairs."""
-    found = experiments(0.005, pairs=2 * PAIRS)
-    assert sum(j.verdict == "faster" for j in found) >= 0.9 * EXPERIMENTS
-    assert not any(j.verdict == "slower" for j in found)
-    lost = experiments(-0.005, pairs=2 * PAIRS)
-    assert sum(j.verdict == "slower" for j in lost) >= 0.9 * EXPERIMENTS
+def share(found: tuple[stats.Judgement, ...], *verdicts: str) -> float:
+    """Share of experiments with one of these verdicts."""
+    return sum(j.verdict in verdicts for j in found) / len(found)
 
 
-def test_ten_pairs_at_the_recorded_noise_find_less_than_they_would_need_to() -> None:
-    """Half a percent is under what 10 pairs resolve, and the arithmetic that refuses such a bar says so too."""
-    found = experiments(0.005)
-    assert 0.5 * EXPERIMENTS < sum(j.verdict == "faster" for j in found) < 0.9 * EXPERIMENTS
-    assert not any(j.verdict == "slower" for j in found)
-    rates = np.array(json.loads(WINDOWS.read_text(encoding="utf-8"))["tok_per_s"])
-    noise = stats.noise_sd(rates[::2], rates[1::2])
-    assert stats.noise_floor(noise, PAIRS) > BAR
-    assert PAIRS < stats.pairs_needed(noise, BAR) <= 2 * PAIRS
+HOW: list[dict[str, Any]] = [{}, {"run": True}, {"base": "loop"}, {"new": "loop"}]
+"""Processes drawn one by one, neighbours, the noisier build, two builds of unlike noise."""
+
+
+@pytest.mark.parametrize("how", [*HOW, {"processes": 1}, {"processes": 2}])
+def test_a_build_against_itself_is_called_faster_or_slower_in_at_most_one_of_a_hundred(how: dict[str, Any]) -> None:
+    found = experiments(0, **how)
+    assert share(found, "faster", "slower") <= 0.01
+    assert sum(j.real != 0 for j in found) <= 0.01 * EXPERIMENTS
+
+
+@pytest.mark.parametrize("how", [*HOW, {"processes": 2}])
+def test_half_a_percent_is_found_in_nine_of_ten_by_ten_pairs(how: dict[str, Any]) -> None:
+    """Noise is a process's, and some are 0.7 % slower from start to end: a pair needs more than one a side."""
+    for plant, verdict, never in ((0.005, "faster", "slower"), (-0.005, "slower", "faster")):
+        found = experiments(plant, count=PLANTED, **how)
+        assert share(found, verdict) >= 0.9
+        assert share(found, never) == 0
+
+
+@pytest.mark.parametrize("how", [{"processes": 1}, {"processes": 1, "base": "loop"}])
+def test_one_process_a_side_is_too_few(how: dict[str, Any]) -> None:
+    assert share(experiments(0.005, count=PLANTED, **how), "faster") < 0.7
+
+
+@pytest.mark.parametrize("build", ["reference", "loop"])
+def test_the_default_finds_its_bar_at_the_recorded_noise(build: str) -> None:
+    """By the arithmetic that refuses a bar, and by experiments whose gain is the bar itself."""
+    rates = recorded(build)
+    noise = stats.noise_sd(*dealt(rates.reshape(-1, 4)))
+    assert noise == pytest.approx({"reference": 0.00409, "loop": 0.00508}[build], abs=1e-5)
+    assert stats.processes_needed(noise, BAR, PAIRS) == DEFAULT_PROCESSES == 3
+    assert stats.noise_floor(noise, PAIRS, 1) > 1.5 * BAR
+    assert stats.pairs_needed(noise, BAR, DEFAULT_PROCESSES) <= PAIRS
+    assert sum(j.real > 0 for j in experiments(BAR, base=build, count=PLANTED)) >= 0.9 * PLANTED
 
 
 @pytest.mark.parametrize("drift", [0.01, 0.05])
-def test_a_session_that_becomes_slower_gives_no_false_verdict(drift: float) -> None:
-    assert sum(j.verdict in ("faster", "slower") for j in experiments(0, drift)) <= 0.01 * EXPERIMENTS
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_session_that_becomes_slower_gives_no_false_verdict(drift: float, processes: int) -> None:
+    assert share(experiments(0, drift, processes), "faster", "slower") <= 0.01
 
 
-@pytest.mark.parametrize("pairs", [5, 9, 10])
-def test_false_verdicts_stay_rare_when_noise_is_wild(pairs: int) -> None:
+@pytest.mark.parametrize(("pairs", "processes"), [(5, 1), (9, 1), (10, 1), (5, 2), (10, 2)])
+def test_false_verdicts_stay_rare_when_noise_is_wild(pairs: int, processes: int) -> None:
     """Heavy tails and no help from the bar: the tests themselves keep the promise for every number of pairs."""
     rng = np.random.default_rng(pairs)
     false = sum(
-        stats.judge(*np.exp(rng.standard_t(2, (2, pairs)) * 0.05), bar=1e-6).real != 0 for _ in range(EXPERIMENTS)
+        stats.judge(*np.exp(rng.standard_t(2, (2, pairs, processes)) * 0.05), bar=1e-6).real != 0
+        for _ in range(EXPERIMENTS)
     )
     # 0.8 % at 5 pairs by the counting of the docstring; 18 of 1000 is four standard deviations above it
     assert false <= 18

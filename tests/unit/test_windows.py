@@ -37,14 +37,14 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def experiment(**changes: Any) -> w.Experiment:
     fields: dict[str, Any] = {
         "anchors": ("14b:tg128",), "base": "reference", "base_hash": "a" * 16, "new": "better", "new_hash": "b" * 16,
-        "bar": 0.004, "pairs": 2, "repeats": 2,
+        "bar": 0.004, "pairs": 2, "processes": 1, "repeats": 2,
     }  # fmt: skip
     return w.Experiment(**fields | changes)
 
 
 def window(**changes: Any) -> w.Window:
     fields: dict[str, Any] = {
-        "anchor": "14b:tg128", "pair": 0, "side": "base", "session": "s", "started_utc": "t", "seconds": 1.0,
+        "anchor": "14b:tg128", "pair": 0, "turn": 0, "side": "base", "session": "s", "started_utc": "t", "seconds": 1.0,
         "rate": 100.0, "step": 0.01, "repeats": (100.0, 100.5), "build_hash": "a", "device": "d",
         "environment": Environment(sm_mhz=1980.0, throttle=("hardware thermal",)),
     }  # fmt: skip
@@ -59,9 +59,26 @@ def measure(journal: w.Journal) -> None:
 
 
 def test_pairs_alternate() -> None:
-    order = [side for _, side in w.schedule(4)]
+    order = [side for _, _, side in w.schedule(4, 1)]
     assert order == ["base", "new", "new", "base", "base", "new", "new", "base"]
-    assert [pair for pair, _ in w.schedule(3)] == [0, 0, 1, 1, 2, 2]
+    assert [pair for pair, _, _ in w.schedule(3, 1)] == [0, 0, 1, 1, 2, 2]
+
+
+def test_pairs_of_several_processes_alternate_within() -> None:
+    letters = "".join(side[0] for _, _, side in w.schedule(2, 2)), "".join(side[0] for _, _, side in w.schedule(2, 3))
+    assert letters == ("bnnb" + "nbbn", "bnnbbn" + "nbbnnb")
+    assert [(pair, turn) for pair, turn, _ in w.schedule(2, 2)][::2] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_pair_counts_when_all_its_windows_are_there(tmp_path: Path) -> None:
+    journal = w.open_journal(tmp_path, experiment(processes=2))
+    for pair, turn, side in [*w.schedule(2, 2)][:-1]:
+        journal.append(window(pair=pair, turn=turn, side=side, rate=100.0 + pair + 10 * turn))
+    assert [[[x.rate for x in pair] for pair in side] for side in journal.pairs("14b:tg128")] == [[[100, 110]]] * 2
+    journal.append(window(pair=1, turn=1, side="new", disturbed=("hot",)))
+    assert len(journal.pairs("14b:tg128")[0]) == 1
+    journal.append(window(pair=1, turn=1, side="new"))
+    assert len(journal.pairs("14b:tg128")[1]) == 2
 
 
 def test_a_journal_keeps_every_field(tmp_path: Path) -> None:
@@ -75,7 +92,7 @@ def test_a_journal_keeps_every_field(tmp_path: Path) -> None:
     assert math.isnan(again.windows[0].environment.power_w)
     assert [x.to_json() for x in again.windows] == [x.to_json() for x in written]
     assert again.counted("14b:tg128", "new") == {}
-    assert list(again.counted("14b:tg128", "base")) == [0]
+    assert list(again.counted("14b:tg128", "base")) == [(0, 0)]
 
 
 def test_a_line_cut_short_by_a_kill_is_dropped_and_the_file_stays_whole(tmp_path: Path) -> None:
@@ -101,8 +118,11 @@ def test_a_finished_experiment_is_not_continued(tmp_path: Path) -> None:
 
 
 def test_another_bar_or_number_of_pairs_is_another_experiment(tmp_path: Path) -> None:
-    names = {experiment(**change).name for change in ({}, {"bar": 0.002}, {"pairs": 3}, {"new_hash": "c" * 16})}
-    assert len(names) == 4
+    names = {
+        experiment(**change).name
+        for change in ({}, {"bar": 0.002}, {"pairs": 3}, {"processes": 2}, {"new_hash": "c" * 16})
+    }
+    assert len(names) == 5
 
 
 @pytest.mark.parametrize("text", ["", "not json\n", '{"schema": "other/1", "kind": "experiment"}\n', "[]\n"])
@@ -121,7 +141,7 @@ def test_windows_of_both_sides(work: Path, monkeypatch: pytest.MonkeyPatch) -> N
     fake.quiet_gpu(monkeypatch)
     journal = w.open_journal(work / "ab", experiment())
     measure(journal)
-    base, new = journal.pairs("14b:tg128")
+    base, new = ([x for [x] in side] for side in journal.pairs("14b:tg128"))
     assert [x.pair for x in base] == [x.pair for x in new] == [0, 1]
     assert all(abs(x.rate - 100) < 0.2 and len(x.repeats) == 2 for x in base)
     assert all(abs(x.rate - 102) < 0.2 and x.step == pytest.approx(1 / x.rate) for x in new)
@@ -288,7 +308,7 @@ def test_unknown_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_killed_experiment_continues(work: Path, number: signal.Signals) -> None:
     fake.configure(work, seconds=0.05)
     command = [sys.executable, "-c", "from attrib.cli import main; main()", "ab", "--anchor", "14b:tg128"]
-    command += ["--base", "reference", "--new", "better", "--pairs", "5", "--json"]
+    command += ["--base", "reference", "--new", "better", "--pairs", "5", "--processes", "1", "--json"]
     process = subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     folder = work / "runs" / "ab"
     deadline = time.monotonic() + 30
@@ -311,4 +331,4 @@ def test_a_killed_experiment_continues(work: Path, number: signal.Signals) -> No
     document = json.loads(finished.stdout)
     assert len(document["windows"]) == 10
     assert document["anchors"][0]["verdict"] == "faster"
-    assert [(x["pair"], x["side"]) for x in document["windows"]] == list(w.schedule(5))
+    assert [(x["pair"], x["turn"], x["side"]) for x in document["windows"]] == list(w.schedule(5, 1))
