@@ -89,13 +89,26 @@ def mmvq(quant: str, prefetch: bool = False, threads: int = MAX_THREADS) -> Kern
 
 
 def mmvq_reread(quant: str, every: int = 100) -> KernelSpec:
-    """`mmvq` (q4_K, q6_K) that streams every `every`-th row twice, from row 0 on: the same bits, a known loss of speed.
+    """`mmvq` (q4_K, q6_K) with an extra block for each `every` rows that reads one of them again and stores nothing.
 
-    Its traffic counts each byte once, as the matrix needs, so that the second reading shows as a lower rate.
+    The same bits and, on sm_90, the same blocks an SM: a known loss of speed. Its traffic counts each byte once, as
+    the matrix needs, so that the second reading shows as a lower rate.
     """
     plain = mmvq(quant)
     require(every >= 1, plain.name, f"a whole number of rows from 1 between readings, not {every}")
-    return replace(plain, name=f"mmvq_v2_reread_{quant}", source="mmvq_v2_reread.cu", defines=(("EVERY", every),))
+
+    def stored(blocks: int) -> int:
+        """Rows that the first `blocks` blocks of the grid store; the first of every + 1 stores none."""
+        return blocks - ceil_div(blocks, every + 1)
+
+    return replace(
+        plain,
+        name=f"mmvq_v2_reread_{quant}",
+        source="mmvq_v2_reread.cu",
+        grid=lambda shape: (shape.rows + ceil_div(shape.rows, every), shape.tokens, 1),
+        coverage=lambda shape, grid, block: plain.coverage(shape, (stored(grid[0]), grid[1], grid[2]), block),
+        defines=(("EVERY", every),),
+    )
 
 
 def matvec_padded_f32(quant: str, rows_per_warp: int = 2, warps: int = 2) -> KernelSpec:

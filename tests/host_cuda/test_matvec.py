@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from attrib.mechanism import find_device, occupancy
 from attrib.models import BLOCKS
-from engine import quant
+from engine import module, quant
 from engine.kernels import KernelSpec, Shape
 from engine.kernels_matvec import matvec_float, matvec_padded_f32, mmvq, mmvq_reread, quantize_q8
 from engine.probe import probe_activations, probe_rows
@@ -93,6 +97,28 @@ def test_reading_rows_twice_changes_no_bit(kind: str, cols: int, every: int) -> 
     once, twice = (run(spec, shape, stored, kind, acts) for spec in (mmvq(kind), mmvq_reread(kind, every)))
     assert not np.isfinite(once[1]).any()
     np.testing.assert_array_equal(once.view(np.uint32), twice.view(np.uint32))
+
+
+def test_rows_read_twice_are_stored_once() -> None:
+    spec, shape = mmvq_reread("q4_K", 100), Shape(rows=250, cols=256)
+    grid, block = spec.grid(shape), spec.block(shape)
+    assert grid == (253, 1, 1)  # an extra block before rows 0, 100 and 200
+    assert spec.coverage(shape, grid, block).exact
+    assert spec.coverage(shape, (201, 1, 1), block).gaps() == "row: 51 of 250 never computed (199..249)"
+    assert spec.coverage(shape, (203, 1, 1), block).gaps() == "row: 50 of 250 never computed (200..249)"
+    assert spec.traffic(shape) == mmvq("q4_K").traffic(shape)
+
+
+@pytest.mark.parametrize("kind", K_QUANTS)
+def test_reading_rows_twice_costs_no_block_an_sm(kind: str, tmp_path: Path) -> None:
+    """On an H200; otherwise the planted loss would be one of occupancy."""
+    held = []
+    for spec in (mmvq(kind), mmvq_reread(kind)):
+        log = module.build(spec.source, "sm_90", module.flags_of(spec, ()), folder=tmp_path).log
+        used = re.search(rf"function '{spec.name}'.*?Used (\d+) registers", log, re.DOTALL)
+        assert used is not None
+        held.append(occupancy(find_device("H200"), 256, int(used[1])).blocks)
+    assert held[0] == held[1] == {"q4_K": 8, "q6_K": 6}[kind]
 
 
 @pytest.mark.parametrize("kind", K_QUANTS)
