@@ -221,14 +221,16 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
     }
     if (piece.live == 1) return;
     sync_first<THREADS>();
-    // every layer adds `live`, so the count needs no reset between layers
-    if (threadIdx.x == 0) memory.last = fetch_add(finished, 1) % piece.live == (u32)piece.live - 1;
+    if (threadIdx.x == 0) {
+        memory.last = fetch_add(finished, 1) == (u32)piece.live - 1;
+        if (memory.last) *finished = 0;  // for the next layer
+    }
     sync_first<THREADS>();
     if (memory.last) join_pieces(p, piece, most, part_acc, part_ml);
 }
 
 // p.x q f32 [heads][HEAD_DIM]; p.out f32 [heads][HEAD_DIM]; part_acc f32 [heads][most_splits][HEAD_DIM], part_ml f32
-// [heads][most_splits][2]; finished u32 [heads / GROUP], 0 when the step began
+// [heads][most_splits][2]; finished u32 [heads / GROUP], 0 before and after
 DEVICE void attend(const Phase& p, const Step& s, u8* memory, float* part_acc, float* part_ml, u32* finished) {
     const int groups = s.heads / GROUP, most = most_splits(groups, gridDim.x);
     for (int item = blockIdx.x; item < groups * most; item += gridDim.x) {

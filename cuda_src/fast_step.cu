@@ -49,7 +49,8 @@ DEVICE void wait_for_all(const u32* arrived, u32 wanted) {
 }
 
 // phases, streams [last]; segments [segment_count]; state i32: position; rope f32 [capacity][HEAD_DIM/2][2];
-// part_acc, part_ml, counters[1 + group]: see `attend`; counters[0]: blocks that finished a phase; part_value,
+// part_acc, part_ml, counters[2 + group]: see `attend`; counters[0]: blocks that finished a phase, counters[1]: blocks
+// that left, all 0 before and after; part_value,
 // part_index [gridDim.x]: each block's best logit; stamps u64 [phases][gridDim.x][2] or null: when a block was let into
 // a phase and when it was done with it, in ns. Dynamic shared memory: fast_tables.py SharedLayout.
 extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
@@ -110,7 +111,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
         if (i + 1 < count) hold(held[(i + 1) & 1], phases + first + i + 1);
         if (stamps && threadIdx.x == 0) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2] = global_time();
         if (p.operation == ATTEND) {
-            attend(p, step, scratch.image, part_acc, part_ml, counters + 1);
+            attend(p, step, scratch.image, part_acc, part_ml, counters + 2);
         } else {
             const Stream& stream = my_streams[i];
             float aside[2];
@@ -159,5 +160,6 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
             if (stamps) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2 + 1] = global_time();
             if (i + 1 < count && (held[(i + 1) & 1].flags & AFTER_ALL)) add_release(counters, 1);
         }
-    }
+    }    // every block is past its last wait when the last one leaves
+    if (arrived && threadIdx.x == 0 && fetch_add(counters + 1, 1) == gridDim.x - 1) counters[0] = counters[1] = 0;
 }

@@ -193,7 +193,7 @@ struct TileQ50 {
         for (int k = 0; k < 8; ++k) {
             const u32 word = k < 4 ? q.x : q.y;
             const u32 fifth_bit = bits >> (8 * (k & 3) + k / 4) & 1;
-            out.v[k] = mul_rn(d, (float)((int)(word >> (8 * (k & 3) + 4 * high) & 15 | fifth_bit << 4) - 16));
+            out.v[k] = mul_rn(d, (float)((int)((word >> (8 * (k & 3) + 4 * high) & 15) | fifth_bit << 4) - 16));
         }
         return out;
     }

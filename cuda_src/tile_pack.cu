@@ -52,18 +52,29 @@ struct PackQ6K {
     }
 };
 
+struct PackQ50 {
+    typedef TileQ50 Tile;
+    DEVICE static u64 row_bytes(int cols) { return ((u64)cols / UNIT * 22 + 15) / 16 * 16; }
+    DEVICE static void pack(const u8* row, int cols, int unit, u8* record, int lane) {
+        const u64 blocks = cols / UNIT, first = 4 * (u64)unit;  // planes: nibbles, fifth bits, d
+        const int units = min(4, (int)(blocks - first));
+        for (int j = 0; j < units; ++j) {
+            *(uint4*)(record + j * PLANE + lane * 16) = load16(row + 16 * (first + j));
+            ((u32*)(record + 4 * PLANE + lane * 16))[j] = load4(row + 16 * blocks + 4 * (first + j));
+            ((u16*)(record + 5 * PLANE + lane * 8))[j] = load2(row + 20 * blocks + 2 * (first + j));
+        }
+    }
+};
+
 struct PackQ80 {
     typedef TileQ80 Tile;
     DEVICE static u64 row_bytes(int cols) { return q8_0_row(cols); }
     DEVICE static void pack(const u8* row, int cols, int unit, u8* record, int lane) {
         const int units = min(4, cols / UNIT - 4 * unit);  // 32s of the row that there are
-        for (int j = 0; j < 8; ++j) {
-            uint4 v = {0, 0, 0, 0};
-            if (j / 2 < units) v = load16(row + 128 * (u64)unit + 16 * j);
-            *(uint4*)(record + j * PLANE + lane * 16) = v;
-        }
-        for (int j = 0; j < 4; ++j)
-            ((u16*)(record + 8 * PLANE + lane * 8))[j] = j < units ? load2(row + cols + 2 * (4 * (u64)unit + j)) : (u16)0;
+        for (int j = 0; j < 2 * units; ++j)
+            *(uint4*)(record + j * PLANE + lane * 16) = load16(row + 128 * (u64)unit + 16 * j);
+        for (int j = 0; j < units; ++j)
+            ((u16*)(record + 8 * PLANE + lane * 8))[j] = load2(row + cols + 2 * (4 * (u64)unit + j));
     }
 };
 
@@ -86,4 +97,5 @@ DEVICE void pack_tiles(const u8* rows, u8* tiles, int cols, int base, int stride
     }
 PACK(tile_pack_q4_K, PackQ4K)
 PACK(tile_pack_q6_K, PackQ6K)
+PACK(tile_pack_q5_0, PackQ50)
 PACK(tile_pack_q8_0, PackQ80)

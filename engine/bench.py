@@ -17,7 +17,8 @@ import numpy as np
 from attrib.manifest import Manifest
 from engine import driver
 from engine.errors import EngineError
-from engine.plan import decode, manifest
+from engine.plan import manifest
+from engine.program import decode
 from engine.session import Session, span
 
 FIRST_TOKEN = 1

@@ -32,6 +32,8 @@ MATVECS: dict[str, tuple[Callable[..., KernelSpec], bool]] = {
 }
 MATVEC_NAMES = ("mmvq_", "matvec_")
 SUFFIX = ".toml"
+STEP_SOURCES = ("fast_step.cu", "tile_pack.cu", "tile_dequantize.cu")
+_STEP_FIELDS = {"persistent", "params"}
 _FIELDS = {"kernel", "quants", "weights", "cols", "params"}
 
 
@@ -62,15 +64,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class Build:
-    """A named engine variant: compile flags and the dispatch table.
+    """A named engine variant: compile flags and the dispatch table, or how the fused step is made.
 
-    `unproven` lets plans leave units out; no table can say so, only `unproven` below sets it.
+    step: macros of fast_step.cu, None for a build of one kernel an operation. persistent: the whole step in one launch,
+    not one launch a phase. `unproven` lets plans leave units out; no table can say so, only `unproven` below sets it.
     """
 
     name: str
     flags: tuple[str, ...]
     rules: tuple[Rule, ...]
     unproven: bool = False
+    step: dict[str, int] | None = None
+    persistent: bool = False
 
     def select(self, quant: str, rows: int, cols: int) -> Rule:
         """The one rule for a matrix; raises PlanError with the shape when none or several fit."""
@@ -83,13 +88,14 @@ class Build:
     def sources(self) -> tuple[str, ...]:
         """Kernel source files of this build, whatever the model: its table's, and those every build shares."""
         table = {rule.spec(quant).source for rule in self.rules for quant in rule.quants}
-        shared = {spec.source for spec in catalog() if not spec.name.startswith(MATVEC_NAMES)}
-        return tuple(sorted(table | shared))
+        shared = {spec.source for spec in catalog() if not spec.name.startswith(MATVEC_NAMES)} - set(STEP_SOURCES)
+        return tuple(sorted(table | shared | (set() if self.step is None else set(STEP_SOURCES))))
 
     def info(self, sources: str) -> BuildInfo:
         """The manifest's description; `sources` is the content hash of the kernel sources."""
         table = [[r.kernel, r.quants, r.weights, r.cols, r.params] for r in self.rules]
-        text = json.dumps([self.flags, table, sources], sort_keys=True)
+        fused = [] if self.step is None else [self.step, self.persistent]
+        text = json.dumps([self.flags, table, *fused, sources], sort_keys=True)
         return BuildInfo(self.name, hashlib.sha256(text.encode()).hexdigest()[:16], self.flags)
 
 
@@ -124,7 +130,7 @@ def unproven(path: Path) -> Build:
 
 
 def parse(name: str, text: str) -> Build:
-    """A build from TOML: `flags`, and a `[[rule]]` a kernel with `quants`, `weights`, `cols` and `params`.
+    """A build from TOML: `flags`, and a `[[rule]]` a kernel with `quants`, `weights`, `cols` and `params`, or `[step]`.
 
     Raises PlanError naming the rule when a bound is missing, empty or not a whole number.
     """
@@ -133,7 +139,14 @@ def parse(name: str, text: str) -> Build:
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"build {name} is not TOML: {error}") from error
     rules = tuple(_rule(f"rule {i} of build {name}", raw) for i, raw in enumerate(document.get("rule", ())))
-    return Build(name, tuple(str(f) for f in document.get("flags", ())), rules)
+    flags = tuple(str(f) for f in document.get("flags", ()))
+    if "step" not in document:
+        return Build(name, flags, rules)
+    step = document["step"]
+    if not isinstance(step, dict) or set(step) - _STEP_FIELDS or not isinstance(step.get("persistent"), bool) or rules:
+        raise PlanError(f"build {name}: [step] takes persistent = true or false and params, and goes without rules")
+    macros = {str(k): int(v) for k, v in step.get("params", {}).items()}
+    return Build(name, flags, (), step=macros, persistent=step["persistent"])
 
 
 def _rule(where: str, raw: dict[str, Any]) -> Rule:

@@ -29,7 +29,10 @@ _HOST_ALLOC_PORTABLE = 1
 
 @dataclass(frozen=True)
 class Gpu:
-    """One opened device: `peak_bytes_per_s` is 2 × memory clock × bus width, as the driver reports them."""
+    """One opened device: `peak_bytes_per_s` is 2 × memory clock × bus width, as the driver reports them.
+
+    shared_bytes: the most shared memory a block may have.
+    """
 
     ordinal: int
     name: str
@@ -37,6 +40,7 @@ class Gpu:
     threads_per_sm: int
     peak_bytes_per_s: float
     l2_bytes: int
+    shared_bytes: int
     compute_capability: tuple[int, int]
 
     @property
@@ -131,6 +135,7 @@ def _describe_gpu(cu: ModuleType, device: Any, ordinal: int) -> Gpu:
         threads_per_sm=read("MAX_THREADS_PER_MULTIPROCESSOR"),
         peak_bytes_per_s=2.0 * clock_khz * 1e3 * bus_bits / 8,
         l2_bytes=read("L2_CACHE_SIZE"),
+        shared_bytes=read("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         compute_capability=(read("COMPUTE_CAPABILITY_MAJOR"), read("COMPUTE_CAPABILITY_MINOR")),
     )
 
@@ -282,12 +287,53 @@ class Arguments:
         self.address = ctypes.addressof(self._table)
 
 
-def launch(function: Kernel, grid: Dim3, block: Dim3, arguments: Arguments, *, on: Any, smem: int = 0) -> None:
-    """Launch a kernel; the driver copies the arguments now. Raises CudaError naming the kernel."""
-    status = _driver().cuLaunchKernel(function.handle, *grid, *block, smem, on, arguments.address, 0)[0]
+def launch(
+    function: Kernel,
+    grid: Dim3,
+    block: Dim3,
+    arguments: Arguments,
+    *,
+    on: Any,
+    smem: int = 0,
+    cooperative: bool = False,
+    early: bool = False,
+) -> None:
+    """Launch a kernel; the driver copies the arguments now. Raises CudaError naming the kernel.
+
+    cooperative: all blocks are resident at once, or the launch fails. early: the kernel may start before the launch
+    before it in the stream is done (programmatic dependent launch).
+    """
+    cu = _driver()
+    if cooperative or early:
+        config = _launch_config(cu, grid, block, smem, on, cooperative=cooperative, early=early)
+        status = cu.cuLaunchKernelEx(config, function.handle, arguments.address, 0)[0]
+    else:
+        status = cu.cuLaunchKernel(function.handle, *grid, *block, smem, on, arguments.address, 0)[0]
     if int(status):
         where = f"launch of {function.name} with grid {grid}, block {block}, {smem} bytes of shared memory"
-        raise CudaError(f"{where} failed: {_describe(_driver(), status)}", int(status))
+        raise CudaError(f"{where} failed: {_describe(cu, status)}", int(status))
+
+
+def _launch_config(
+    cu: ModuleType, grid: Dim3, block: Dim3, smem: int, on: Any, *, cooperative: bool, early: bool
+) -> Any:
+    config = cu.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block
+    config.sharedMemBytes, config.hStream = smem, on
+    attributes = []
+    for wanted, name, field in (
+        (cooperative, "COOPERATIVE", "cooperative"),
+        (early, "PROGRAMMATIC_STREAM_SERIALIZATION", "programmaticStreamSerializationAllowed"),
+    ):
+        if wanted:
+            attribute, value = cu.CUlaunchAttribute(), cu.CUlaunchAttributeValue()
+            attribute.id = getattr(cu.CUlaunchAttributeID, f"CU_LAUNCH_ATTRIBUTE_{name}")
+            setattr(value, field, 1)
+            attribute.value = value
+            attributes.append(attribute)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    return config
 
 
 class CapturedGraph:

@@ -101,7 +101,8 @@ class KernelSpec:
     name: the `extern "C"` symbol. source: the file in cuda_src. params: ordered (name, kind); a `ptr` may be
     0 where the kernel's comment says optional. defines: build parameters, passed as -DNAME=VALUE. check
     raises KernelError for a shape the kernel cannot compute at all; `coverage(shape, grid, block)` answers
-    for any grid.
+    for any grid. cooperative: its blocks wait for each other, so all must be resident. early: it may start while
+    the launch before it still runs, and waits for it itself.
     """
 
     name: str
@@ -114,6 +115,8 @@ class KernelSpec:
     check: Callable[[Shape], None]
     defines: tuple[tuple[str, int], ...] = ()
     shared_bytes: int = 0
+    cooperative: bool = False
+    early: bool = False
 
     def units(self, shape: Shape) -> int:
         """Units of work in the shape."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from engine import kernels_matvec, kernels_ops, kernels_weights
+from engine import kernels_fast, kernels_matvec, kernels_ops, kernels_weights
 from engine.kernels import KernelSpec
 from engine.quant import FLOATS
 from engine.quant_blocks import DEQUANTIZERS
 from engine.repack import GPU_QUANTS
+from engine.tiles import RECORD_BYTES
 
 
 def catalog(heads: int = 40, kv_heads: int = 8, head_dim: int = 128) -> tuple[KernelSpec, ...]:
@@ -34,4 +35,7 @@ def catalog(heads: int = 40, kv_heads: int = 8, head_dim: int = 128) -> tuple[Ke
         kernels_ops.advance(),
         *(kernels_weights.dequantize_f16(quant) for quant in GPU_QUANTS if quant != "f16"),
         *(kernels_weights.synth_fill(quant) for quant in GPU_QUANTS),
+        *(kernels_fast.tile_pack(quant) for quant in RECORD_BYTES),
+        *(kernels_fast.tile_dequantize(quant) for quant in RECORD_BYTES),
+        kernels_fast.fast_step_alone(heads, kv_heads, head_dim),
     )

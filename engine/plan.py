@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from attrib.manifest import DeviceInfo, Dim3, Graph, Launch, Manifest
+from attrib.manifest import DeviceInfo, Dim3, Graph, Launch, Manifest, Stage
 from attrib.models import Tensor
 from engine import kernels_ops as ops
 from engine.config import HEAD_NORMS, ModelConfig
@@ -16,7 +16,9 @@ from engine.dispatch import Build
 from engine.errors import PlanError
 from engine.kernels import Coverage, KernelSpec, Shape, ceil_div
 from engine.kernels_matvec import quantize_q8
+from engine.kernels_weights import dequantize_f16
 from engine.module import source_hash
+from engine.repack import gpu_row_bytes
 
 MAX_SPLITS = 64
 RING = 4096
@@ -44,7 +46,10 @@ Arg = Buf | Weight | int | float | None
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """One kernel launch. `output` is the buffer it writes and `output_bytes` how much of it, for dumps."""
+    """One kernel launch. `output` is the buffer it writes and `output_bytes` how much of it, for dumps.
+
+    stages: the parts of a persistent kernel, in order; empty for all others.
+    """
 
     site: str
     layer: int | None
@@ -57,26 +62,37 @@ class PlannedLaunch:
     output_bytes: int
     units: int
     units_covered: int
+    stages: tuple[Stage, ...] = ()
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes frozen when a step is captured: KV capacity in positions, pieces the KV range is cut into."""
+    """Sizes frozen when a step is captured: KV capacity in positions, pieces the KV range is cut into.
+
+    sms, shared_bytes: multiprocessors, and shared memory a block may have, for kernels of one block each. stamps: a
+    persistent kernel writes when each of its stages began and ended.
+    """
 
     capacity: int
     splits: int
+    sms: int = 1
+    shared_bytes: int = 0
+    stamps: bool = False
 
     def __post_init__(self) -> None:
         if self.capacity < 1 or self.splits < 1:
             raise PlanError(f"a KV capacity of {self.capacity} and {self.splits} splits are not both positive")
 
 
-def geometry(config: ModelConfig, capacity: int, sms: int) -> Geometry:
+def geometry(
+    config: ModelConfig, capacity: int, sms: int, shared_bytes: int = 0, *, stamps: bool = False
+) -> Geometry:
     """Four attention blocks a multiprocessor where the capacity has that many tiles, at most 64 splits."""
     shape = config.model.shape
     across = shape.heads // ops.query_group(shape.heads, shape.kv_heads)
     tiles = ceil_div(max(capacity, 1), ops.ATTN_TILE)
-    return Geometry(capacity, max(1, min(MAX_SPLITS, tiles, ceil_div(4 * sms, across))))
+    splits = max(1, min(MAX_SPLITS, tiles, ceil_div(4 * sms, across)))
+    return Geometry(capacity, splits, sms, shared_bytes, stamps)
 
 
 @dataclass
@@ -101,14 +117,17 @@ class Planner:
         *,
         out: Buf,
         out_bytes: int,
+        parts: tuple[Stage, ...] = (),
+        stages: tuple[Stage, ...] = (),
     ) -> None:
         """Append a launch; raises PlanError when it would skip or repeat units, KernelError for a shape.
 
-        A build that is marked unproven keeps its gaps: the manifest then says units_covered < units.
+        parts: what a launch of several parts computes, whose units it has; stages: those that a manifest names. A
+        build that is marked unproven keeps its gaps: the manifest then says units_covered < units.
         """
         spec.check(shape)
         grid, block = spec.grid(shape), spec.block(shape)
-        key = (spec.name, spec.defines, shape, grid, block)
+        key = (spec.name, spec.defines, shape, grid, block, parts)
         coverage = self.proofs.get(key)
         if coverage is None:
             coverage = self.proofs[key] = spec.coverage(shape, grid, block)
@@ -129,8 +148,9 @@ class Planner:
                 args,
                 out,
                 out_bytes,
-                coverage.units,
-                coverage.once,
+                sum(part.units for part in parts) if parts else coverage.units,
+                sum(part.units_covered for part in parts) if parts else coverage.once,
+                stages,
             )
         )
 
@@ -151,6 +171,12 @@ class Planner:
             tensor.cols,
         )
         self.add(f"{role}/{tensor.quant}", spec, shape, args, out=Buf(out), out_bytes=4 * tensor.rows * self.tokens)
+
+    def dequantize(self, role: str, first: int) -> tuple[KernelSpec, tuple[Arg, ...]]:
+        """The launch that puts rows of a matrix of the current layer, from row `first` on, into `tile` as f16."""
+        tensor = self.tensor(role)
+        source = Weight(tensor.name, first * gpu_row_bytes(tensor.quant, tensor.cols))
+        return dequantize_f16(tensor.quant), (source, Buf("tile"), tensor.cols)
 
     def quantize_for(self, source: str, *roles: str) -> None:
         """Quantize an activation once where a kernel of any of these matrices reads q8."""
@@ -333,4 +359,5 @@ def _node(i: int, launch: PlannedLaunch) -> Launch:
         act_bytes=traffic.act_bytes,
         units=launch.units,
         units_covered=launch.units_covered,
+        stages=launch.stages,
     )

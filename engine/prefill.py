@@ -13,9 +13,7 @@ from engine.config import ModelConfig
 from engine.dispatch import Build
 from engine.errors import PlanError
 from engine.kernels import Shape, ceil_div
-from engine.kernels_weights import dequantize_f16
 from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Planner, Weight, embed, swiglu
-from engine.repack import gpu_row_bytes
 
 BATCH = 512
 TILE_STEP = 128
@@ -75,14 +73,14 @@ class _Prefill:
     def matrix(self, role: str, out: str, *, add: bool = False) -> None:
         planner, tokens = self.planner, self.planner.tokens
         tensor = planner.tensor(role)
-        rows, cols, row_bytes = tensor.rows, tensor.cols, gpu_row_bytes(tensor.quant, tensor.cols)
+        rows, cols = tensor.rows, tensor.cols
         most = rows if tensor.quant == "f16" else tile_rows(rows, cols)
         for first in range(0, rows, most):
             taken = min(most, rows - first)
-            source: Buf | Weight = Weight(tensor.name, first * row_bytes)
+            source: Buf | Weight = Weight(tensor.name, 2 * first * cols)
             if tensor.quant != "f16":
-                spec, shape = dequantize_f16(tensor.quant), Shape(rows=taken, cols=cols)
-                args: tuple[Arg, ...] = (source, Buf("tile"), cols)
+                spec, args = planner.dequantize(role, first)
+                shape = Shape(rows=taken, cols=cols)
                 site = f"dequantize/{tensor.quant}"
                 planner.add(site, spec, shape, args, out=Buf("tile"), out_bytes=2 * taken * cols)
                 source = Buf("tile")
@@ -129,7 +127,15 @@ class _Prefill:
         )
 
 
-def prefill(config: ModelConfig, build: Build, geo: Geometry, tokens: int, *, sample: bool) -> tuple[Work, ...]:
+def prefill(
+    config: ModelConfig,
+    build: Build,
+    geo: Geometry,
+    tokens: int,
+    *,
+    sample: bool,
+    planner_of: type[Planner] = Planner,
+) -> tuple[Work, ...]:
     """The work of one pass over `tokens` ids in the buffer `tokens`, at the position in `state`.
 
     sample: end with the last token's logits, its arg max and the move to the next position; a pass that is
@@ -138,7 +144,7 @@ def prefill(config: ModelConfig, build: Build, geo: Geometry, tokens: int, *, sa
     if not 1 <= tokens <= min(BATCH, geo.capacity):
         raise PlanError(f"a prefill pass takes 1 to {min(BATCH, geo.capacity)} tokens, not {tokens}")
     s = config.model.shape
-    planner = Planner(config, build, geo, tokens=tokens)
+    planner = planner_of(config, build, geo, tokens=tokens)
     pass_ = _Prefill(planner)
     embed(planner, Buf("tokens"))
     for layer in range(s.layers):

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib.manifest import DeviceInfo
-from engine import buffers, driver, module, prefill, weights
+from engine import buffers, driver, fast_load, fast_plan, module, program, weights
 from engine import kernels_ops as ops
 from engine.blas import WORKSPACE_BYTES, Blas, open_blas
 from engine.config import ModelConfig
 from engine.dispatch import Build
 from engine.errors import PlanError
 from engine.kernels import KernelSpec
-from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight, decode, geometry
+from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight, geometry
 from engine.prefill import BATCH, Gemm, Work
 from engine.rope import rope_table
 from engine.synth import filler, specs_for
@@ -57,6 +57,8 @@ class _Bound:
             self.arguments,
             on=on,
             smem=self.launch.spec.shared_bytes,
+            cooperative=self.launch.spec.cooperative,
+            early=self.launch.spec.early,
         )
 
 
@@ -88,7 +90,7 @@ class Session:
         self.gpu = gpu
         self.geometry = geo
         self.batch = min(BATCH, geo.capacity)
-        self.launches = decode(config, build, geo, 1)
+        self.launches = program.decode(config, build, geo, 1)
         self.load_seconds = float("nan")
         self.weight_bytes = 0
         self._position = 0
@@ -104,32 +106,46 @@ class Session:
         """Allocate, compile, load weights and capture the step; everything is freed when the stack closes."""
         self._stack = stack
         self.stream = stack.enter_context(driver.stream())
-        self._sizes = buffers.sizes(self.config, self.geometry, self.batch) | {"workspace": WORKSPACE_BYTES}
+        sizes = program.buffer_sizes(self.config, self.build, self.geometry, self.batch)
+        self._sizes = sizes | {"workspace": WORKSPACE_BYTES}
         offsets, total = buffers.layout(self._sizes)
         name = self.config.model.shape.name
         what = f"{name} with a KV cache of {self.geometry.capacity} positions"
-        driver.require_memory(total + weights.places(self.config)[1], what)
+        needed = buffers.layout(program.weight_sizes(self.config, self.build))[1]
+        driver.require_memory(total + needed, what)
         self._kernels = stack.enter_context(module.load(self._specs(), self.gpu.arch, self.build.flags))
         base = stack.enter_context(driver.allocation(total, f"the KV cache and activations of {name}"))
         self._addresses = {buffer: base + offset for buffer, offset in offsets.items()}
         driver.fill(base, 0, total, self.stream)
         fill = weights.upload if self.config.path else filler(self._kernels)
-        loaded = stack.enter_context(weights.load(self.config, self.stream, fill))
+        loaded = stack.enter_context(
+            weights.load(self.config, self.stream, fill)
+            if self.build.step is None
+            else fast_load.load(self.config, self._kernels, self.stream, fill)
+        )
         self._weights, self.load_seconds, self.weight_bytes = loaded.addresses, loaded.seconds, loaded.nbytes
         shape = self.config.model.shape
         table = rope_table(shape.rope_theta, shape.head_dim, self.geometry.capacity, weights.rope_factors(self.config))
         driver.upload(self._addresses["rope"], table, self.stream)
+        if self.build.step is not None:
+            self._upload_tables()
         self._readback = stack.enter_context(driver.pinned(4 * ops.STATE_INTS)).view(np.int32)
         self._steps = [self._bind(launch) for launch in self.launches]
         self.graph = stack.enter_context(driver.capture(self.stream, self._enqueue_step))
         self._blas: Blas | None = None
         driver.synchronize(self.stream)
 
+    def _upload_tables(self) -> None:
+        every = fast_plan.step_tables(self.config, self.geometry.sms)
+        for name, table in every.arrays(self._addresses.__getitem__, self._weights.__getitem__).items():
+            driver.upload(self._addresses[name], table, self.stream)
+
     def _specs(self) -> list[KernelSpec]:
-        one_pass = prefill.prefill(self.config, self.build, self.geometry, 1, sample=True)
+        one_pass = program.prefill(self.config, self.build, self.geometry, 1, sample=True)
         specs = [w.spec for w in one_pass if isinstance(w, PlannedLaunch)]
         synthetic = [] if self.config.path else specs_for(self.config)
-        return [*(launch.spec for launch in self.launches), *specs, *synthetic]
+        packing = [] if self.build.step is None else fast_load.pack_specs(self.config)
+        return [*(launch.spec for launch in self.launches), *specs, *synthetic, *packing]
 
     def address(self, arg: Buf | Weight) -> int:
         """Where a named buffer or tensor is on the device."""
@@ -199,7 +215,7 @@ class Session:
             self._blas = self._stack.enter_context(open_blas(self.stream, self._addresses["workspace"]))
         key = (tokens, sample)
         if key not in self._passes:
-            planned: tuple[Work, ...] = prefill.prefill(self.config, self.build, self.geometry, tokens, sample=sample)
+            planned: tuple[Work, ...] = program.prefill(self.config, self.build, self.geometry, tokens, sample=sample)
             self._passes[key] = [self._bind(w) if isinstance(w, PlannedLaunch) else w for w in planned]
         return self._passes[key]
 
@@ -267,14 +283,19 @@ class Session:
 
 
 @contextmanager
-def open_session(config: ModelConfig, build: Build, capacity: int, ordinal: int = 0) -> Iterator[Session]:
+def open_session(
+    config: ModelConfig, build: Build, capacity: int, ordinal: int = 0, *, stamps: bool = False
+) -> Iterator[Session]:
     """Put a model on a GPU with room for `capacity` positions; everything is freed on exit.
+
+    stamps: a persistent kernel writes the times of its stages into the buffer `stamps`.
 
     Raises CudaError (no driver, no GPU, too little memory with bytes needed and free), BuildError, PlanError
     or ModelError.
     """
     with ExitStack() as stack:
         gpu = stack.enter_context(driver.open_gpu(ordinal))
-        session = Session(config, build, gpu, geometry(config, capacity, gpu.sms))
+        geo = geometry(config, capacity, gpu.sms, gpu.shared_bytes, stamps=stamps)
+        session = Session(config, build, gpu, geo)
         session.start(stack)
         yield session

@@ -136,7 +136,7 @@ def _pack_q6_k(blocks: Bytes) -> Bytes:
     pair = high >> np.array([[0, 2], [4, 6]], np.uint8).reshape(2, 2, 1) & 3
     words = (nibble | pair << 4).reshape(tiles, rows, count, 4, 8, 4, 4)  # [unit][16s][word][byte]
     last = words[..., 3:, :] >> np.array([0, 2, 4], np.uint8).reshape(3, 1) & 3
-    packed = (words[..., :3, :] | last << 6).reshape(tiles, rows, count, 4, 96)
+    packed: Bytes = (words[..., :3, :] | last << 6).reshape(tiles, rows, count, 4, 96)
     scales = blocks[..., 192:208].reshape(tiles, rows, count, 4, 8)
     d = blocks[..., 208:].transpose(0, 2, 1, 3, 4).reshape(tiles, count, -1)
     return np.concatenate([_planes(packed), _lanes(scales), d], axis=-1)
@@ -164,9 +164,11 @@ def _pack_q5_0(blocks: Bytes) -> Bytes:
     tiles, rows, count = blocks.shape[:3]
     nibbles = blocks[..., 6:].reshape(tiles, rows, count, 4, 64)
     bits = np.unpackbits(blocks[..., 2:6], axis=-1, bitorder="little").reshape(*blocks.shape[:-1], 8, 4)
-    fifth = np.packbits(bits.swapaxes(-1, -2), axis=-1, bitorder="little").reshape(tiles, rows, count, 4, 16)
+    fifth = np.packbits(bits.swapaxes(-1, -2), axis=-1, bitorder="little")
     d = blocks[..., :2].reshape(tiles, rows, count, 4, 8)
-    return np.concatenate([_planes(nibbles), _planes(fifth), _lanes(d)], axis=-1)
+    return np.concatenate(
+        [_planes(nibbles), _planes(fifth.astype(np.uint8).reshape(tiles, rows, count, 4, 16)), _lanes(d)], axis=-1
+    )
 
 
 def _unpack_q5_0(records: Bytes) -> Bytes:

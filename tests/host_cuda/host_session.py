@@ -8,13 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib.models import Tensor
-from engine import buffers
+from engine import fast_plan, tiles
 from engine import kernels_ops as ops
 from engine.config import ModelConfig
 from engine.dispatch import Build
 from engine.gguf import Reader
-from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight, decode
-from engine.prefill import Gemm, prefill
+from engine.fast_model import Matrix, matrices, resident
+from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight
+from engine.prefill import Gemm
+from engine.program import buffer_sizes, decode, prefill
 from engine.quant import dequantize
 from engine.repack import to_gpu
 from engine.rope import rope_table
@@ -46,15 +48,37 @@ class HostSession:
 
     def __init__(self, config: ModelConfig, build: Build, geometry: Geometry, batch: int) -> None:
         self.config, self.build, self.geometry = config, build, geometry
-        wanted = buffers.sizes(config, geometry, batch)
+        wanted = buffer_sizes(config, build, geometry, batch)
         # Unwritten memory is NaN in every float format, so that reading it shows.
         self.buffers = {name: aligned(np.full(size, 0xFF, np.uint8)) for name, size in wanted.items()}
-        self.weights = {
-            tensor.name: aligned(to_gpu(tensor.quant, rows, tensor.cols).reshape(-1)) for tensor, rows in stored(config)
-        }
+        rows = config.model.tensors if build.step is None else resident(config)
+        self.weights = {tensor.name: self._rows(tensor) for tensor in rows}
         shape = config.model.shape
         table = rope_table(shape.rope_theta, shape.head_dim, geometry.capacity, rope_factors(config))
         self.floats("rope")[:] = table.reshape(-1)
+        if build.step is not None:
+            self.weights |= {name: tiled(config, matrix) for name, matrix in matrices(config).items()}
+            self._join_biases()
+            self.buffers["counters"][:] = 0
+            every = fast_plan.step_tables(config, geometry.sms)
+            for name, array in every.arrays(self._buffer_address, self._weight_address).items():
+                self.buffers[name][:] = array.view(np.uint8)
+
+    def _rows(self, tensor: Tensor) -> NDArray[np.uint8]:
+        rows = host_rows(self.config, tensor, 0, tensor.rows)
+        return aligned(to_gpu(tensor.quant, rows, tensor.cols).reshape(-1))
+
+    def _join_biases(self) -> None:
+        for layer in range(self.config.model.shape.layers):
+            names = [f"blk.{layer}.attn_{each}.bias" for each in "qkv"]
+            if names[0] in self.weights:
+                self.weights[names[0]] = aligned(np.concatenate([self.weights[name] for name in names]))
+
+    def _buffer_address(self, name: str) -> int:
+        return int(self.buffers[name].ctypes.data)
+
+    def _weight_address(self, name: str) -> int:
+        return int(self.weights[name].ctypes.data)
 
     def floats(self, name: str) -> NDArray[np.float32]:
         """A buffer as f32."""
@@ -117,3 +141,21 @@ class HostSession:
         """Tokens in the ring, oldest first."""
         count = int(self.state[ops.STATE_PRODUCED])
         return self.buffers["ring"].view(np.int32)[:count].tolist()
+
+
+def stored_order(config: ModelConfig, matrix: Matrix) -> NDArray[np.uint8]:
+    """Stored rows of a fused matrix in packed order, by the description of its parts."""
+    width = host_rows(config, matrix.parts[0].tensor, 0, 1).shape[1]
+    out = np.empty((matrix.rows, width), np.uint8)
+    for part in matrix.parts:
+        rows = host_rows(config, part.tensor, 0, part.tensor.rows)
+        if part.half:
+            out[part.base : part.base + len(rows)] = rows[tiles.pair_order(len(rows), 2 * part.half)]
+        else:
+            out[part.base :: part.stride][: len(rows)] = rows
+    return out
+
+
+def tiled(config: ModelConfig, matrix: Matrix) -> NDArray[np.uint8]:
+    """A fused matrix as it lies on the device."""
+    return aligned(tiles.pack(matrix.quant, stored_order(config, matrix), matrix.cols).reshape(-1))
