@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from attrib.columns import KernelColumns
 from attrib.errors import NoDataError, RefusedError
 from attrib.trace import Ranges, Trace
 
-UNITS = {"": 1, "ns": 1, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+UNITS = {"": 1, "ns": 1, "us": 1000, "µs": 1000, "ms": 1_000_000, "s": 1_000_000_000}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|)")
 _LATEST = np.iinfo(np.int64).max
 
@@ -37,7 +38,7 @@ def _nanoseconds(part: str, text: str, default: int) -> int:
     found = _TIME.fullmatch(part.strip())
     if found is None:
         raise RefusedError(f"--range {text!r}: {part.strip()!r} is no time such as 1200000, 1.2ms or 1.5s")
-    time = round(float(found[1]) * UNITS[found[2]]) if found[2] or "." in found[1] else int(found[1])
+    time = round(Decimal(found[1]) * UNITS[found[2]])
     if time > _LATEST:
         raise RefusedError(f"--range {text!r}: {part.strip()!r} is later than any trace")
     return time
