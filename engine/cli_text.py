@@ -67,7 +67,7 @@ def generate(
         raise EngineError("generate needs a prompt: text with --prompt, or token ids with --tokens")
     if system is not None and not chat:
         raise EngineError("--system is a message of a chat; give --chat too")
-    _after_text(spec, prompt, system, chat, count or TEXT_TOKENS, sampling, tuple(stop or ()), build, gpu, as_json)
+    _after_text(spec, prompt, system, chat, count, sampling, tuple(stop or ()), build, gpu, as_json)
 
 
 def _after_ids(spec: str, tokens: str, count: int, build: str, seed: int | None, gpu: int, as_json: bool) -> None:
@@ -93,7 +93,7 @@ def _after_text(
     prompt: str,
     system: str | None,
     chat: bool,
-    count: int,
+    count: int | None,
     sampling: Sampling,
     stops: tuple[str, ...],
     build: str,
@@ -109,7 +109,8 @@ def _after_text(
 
     config, tokenizer = _text_model(spec)
     text = render(tokenizer.vocabulary, messages(prompt, system)) if chat else prompt
-    request = Request(tokenizer.prompt(text), count, sampling, stops)
+    ids = tokenizer.prompt(text)
+    request = Request(ids, count or max(1, min(TEXT_TOKENS, config.context - len(ids))), sampling, stops)
     require_context(request, config.context)
     StopFilter(stops)  # refuses a wrong stop string before the weights are loaded
     with open_session(config, load(build), request.capacity, gpu) as session:

@@ -8,7 +8,7 @@ from engine.errors import EngineError
 
 
 class StopFilter:
-    """Passes text on until one of the stop strings appears, wherever its pieces were cut.
+    """Passes text on until one of the stop strings is complete, wherever the pieces were cut.
 
     The end of what was fed is held back while a stop string could begin there. Raises EngineError for an empty
     stop string.
@@ -26,9 +26,10 @@ class StopFilter:
         if self.found is not None:
             return ""
         self._held += text
-        places = [(at, -len(stop), stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
+        # the one that ends first, so that it does not matter how the text was cut; of these the longest
+        places = [(at + len(stop), at, stop) for stop in self._stops if (at := self._held.find(stop)) >= 0]
         if places:
-            at, _, self.found = min(places)
+            _, at, self.found = min(places)
             shown, self._held = self._held[:at], ""
             return shown
         wait = max((_overlap(self._held, stop) for stop in self._stops), default=0)
