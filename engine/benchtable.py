@@ -18,7 +18,7 @@ from engine.config import ModelConfig
 
 GIB, BILLION, MILLION = 1 << 30, 1e9, 1e6
 FORMATS = ("md", "json", "csv")
-_LONGEST_MODEL = 40
+_LONGEST_MODEL = 25
 _COLUMNS = ("model", "size", "params", "backend", "test", "t/s")
 _TO_THE_RIGHT = ("size", "params", "test", "t/s")
 
