@@ -1,24 +1,27 @@
-"""Write docs/commands.md from the help of the `attrib` command line: `python docs/generate_commands.py`."""
+"""Write docs/commands.md from the help of `attrib` and `engine`: `python docs/generate_commands.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from attrib.cli import app
+from engine.cli import app as engine_app
 
+PROGRAMS = {"attrib": app, "engine": engine_app}
 PATH = Path(__file__).with_name("commands.md")
 HEAD = """# Commands
 
-Written by `python docs/generate_commands.py` from the program's own help.
+Written by `python docs/generate_commands.py` from the programs' own help.
 Bad input gives one sentence and exit code 2; a failed gate gives exit code 1.
 """
 
 
-def commands(command: Any, path: tuple[str, ...] = ("attrib",)) -> Iterator[tuple[str, Any]]:
+def commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """(`attrib census`, command) of every command that does something, groups expanded, in the order of the help."""
     if hasattr(command, "commands"):
         for name, part in command.commands.items():
@@ -31,7 +34,8 @@ def commands(command: Any, path: tuple[str, ...] = ("attrib",)) -> Iterator[tupl
 def render() -> str:
     """The whole page."""
     sections = [HEAD]
-    for name, command in commands(typer.main.get_command(app)):
+    programs = [commands(typer.main.get_command(program), (name,)) for name, program in PROGRAMS.items()]
+    for name, command in chain.from_iterable(programs):
         parameters = [p for p in command.params if not getattr(p, "hidden", False)]
         usage = [_spelled(p) for p in parameters if p.param_type_name == "argument"]
         usage += ["[OPTIONS]"] * any(p.param_type_name == "option" for p in parameters)

@@ -20,8 +20,9 @@ TEXT_TOKENS, ID_TOKENS = 128, 32
 """Tokens produced by default, after a text and after token ids."""
 ModelOpt = Annotated[str | None, typer.Option("--model", "-m", help="The same as MODEL, as an option.")]
 AnyModel = Annotated[
-    str | None, typer.Argument(help="A GGUF file; for --tokens a built-in model will do.", metavar="MODEL")
+    str | None, typer.Argument(help="A GGUF file; for --tokens a built-in model will do.", metavar="[MODEL]")
 ]
+FileModel = Annotated[str | None, typer.Argument(help="A GGUF file.", metavar="[MODEL]")]
 
 
 def register(app: typer.Typer) -> None:
@@ -39,7 +40,9 @@ def generate(
     tokens: Annotated[str | None, typer.Option(help="Prompt as token ids with commas between; prints ids.")] = None,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-n", min=1, help="Most tokens to produce: 128 after text, 32 after --tokens."),
+        typer.Option(
+            "--count", "-n", min=1, help="Most tokens to produce: by default 128 after text, 32 after --tokens."
+        ),
     ] = None,
     temp: Annotated[float, typer.Option(help="Temperature; 0 always takes the likeliest token.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest, 0 for all. Default: 40.")] = None,
@@ -130,7 +133,7 @@ def _show(text: str) -> None:
 
 
 def perplexity(
-    model: AnyModel = None,
+    model: FileModel = None,
     model_option: ModelOpt = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", help="Text file in UTF-8.")] = None,
     context: Annotated[int, typer.Option("--context", "-c", help="Tokens a window.")] = 512,

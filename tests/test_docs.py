@@ -12,11 +12,18 @@ import pytest
 import typer
 
 from attrib.cli import app
+from engine.cli import app as engine_app
 from tests.conftest import Attrib
 
 ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = {"attrib": app, "engine": engine_app}
 README, COMMANDS = ROOT / "README.md", ROOT / "docs" / "commands.md"
 TEXT = README.read_text(encoding="utf-8") + (COMMANDS.read_text(encoding="utf-8") if COMMANDS.exists() else "")
+
+
+def get_command(called: str) -> Any:
+    """A program by its name on the command line."""
+    return typer.main.get_command(PROGRAMS[called])
 
 
 def leaves(command: Any, path: str = "attrib") -> Iterator[tuple[str, set[str]]]:
@@ -33,15 +40,15 @@ def leaves(command: Any, path: str = "attrib") -> Iterator[tuple[str, set[str]]]
 
 def sections(text: str) -> dict[str, str]:
     """Everything said under a heading that names a command, by that name."""
-    parts = re.split(r"^## (attrib .+)$", text, flags=re.MULTILINE)
+    parts = re.split(r"^## ((?:attrib|engine) .+)$", text, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def undocumented(program: typer.Typer, text: str) -> list[str]:
+def undocumented(program: typer.Typer, text: str, called: str = "attrib") -> list[str]:
     """Commands of the program that no heading names, and options that the text below it lacks."""
     said = sections(text)
     missing = []
-    for name, options in leaves(typer.main.get_command(program)):
+    for name, options in leaves(typer.main.get_command(program), called):
         if name not in said:
             missing.append(name)
         else:
@@ -66,8 +73,9 @@ def test_the_check_finds_a_command_and_an_option_that_are_not_written_down() -> 
     assert undocumented(program, text.replace("--newer", "--new")) == []
 
 
-def test_every_command_and_option_is_written_down() -> None:
-    assert undocumented(app, TEXT) == [], "run `python docs/generate_commands.py`"
+@pytest.mark.parametrize("called", PROGRAMS)
+def test_every_command_and_option_is_written_down(called: str) -> None:
+    assert undocumented(PROGRAMS[called], TEXT, called) == [], "run `python docs/generate_commands.py`"
 
 
 def test_the_page_of_commands_is_current() -> None:
@@ -76,19 +84,23 @@ def test_the_page_of_commands_is_current() -> None:
 
 
 def invocations() -> list[str]:
-    """Lines of the README and of every analysis that start with `attrib `."""
+    """Lines of the README and of every analysis that start with `attrib ` or `engine `."""
     texts = [
         README.read_text(encoding="utf-8"),
         *(p.read_text(encoding="utf-8") for p in ROOT.glob("analyses/**/*.md")),
     ]
     return sorted(
-        {m.strip() for text in texts for m in re.findall(r"^\s*(?:\$ )?(attrib [a-z].*)$", text, re.MULTILINE)}
+        {
+            m.strip()
+            for text in texts
+            for m in re.findall(r"^\s*(?:\$ )?((?:attrib|engine) [a-z].*)$", text, re.MULTILINE)
+        }
     )
 
 
 @pytest.mark.parametrize("line", invocations())
 def test_every_command_line_in_the_readme_exists(line: str) -> None:
-    known = dict(leaves(typer.main.get_command(app)))
+    known = {name: options for called in PROGRAMS for name, options in leaves(get_command(called), called)}
     words = re.split(r"\s#|[;|`]", line)[0].split()
     name = next((n for n in (" ".join(words[:3]), " ".join(words[:2])) if n in known), None)
     assert name is not None, line
