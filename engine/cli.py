@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from engine import cli_text
-from engine.cli_common import BuildOpt, GpuOpt, JsonOpt, ModelArg, SeedOpt, emit, run, without_nan, write_text
+from engine.cli_common import BuildOpt, GpuOpt, JsonOpt, ModelArg, SeedOpt, emit, run, show, without_nan, write_text
 from engine.errors import EngineError, GateFailedError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def bench(
         if wrong := [name for name, value in beside.items() if value]:
             raise EngineError(f"{wrong[0]} does not go with --output; leave one of them out")
         anchors = [timing.anchor(name, steps) for name in anchor or ("pp512", "tg128")]
-        print(_table(resolve(model, seed), dispatch.load(build), anchors, windows, capacity, gpu, output))
+        show(_table(resolve(model, seed), dispatch.load(build), anchors, windows, capacity, gpu, output) + "\n")
         return
     if len(anchor or ()) > 1:
         raise EngineError(f"{len(anchor or ())} anchors need --output md, json or csv; without it give one")

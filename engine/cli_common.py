@@ -25,10 +25,18 @@ JsonOpt = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 def emit(document: dict[str, Any], as_json: bool, lines: list[str]) -> None:
     """Print the document as JSON, or the lines for people."""
-    if as_json:
-        print(json.dumps(without_nan(document), allow_nan=False))
-    else:
-        print("\n".join(lines))
+    show((json.dumps(without_nan(document), allow_nan=False) if as_json else "\n".join(lines)) + "\n")
+
+
+def show(text: str) -> None:
+    """Write to standard output at once; a reader that left ends the command without a failure."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # what is still buffered must not fail at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(0) from None
 
 
 def without_nan(value: Any) -> Any:
@@ -61,7 +69,3 @@ def run(program: Callable[[], None]) -> None:
     except GateFailedError as error:
         print(f"engine: {error}", file=sys.stderr)
         sys.exit(1)
-    except BrokenPipeError:
-        # the reader of a pipe left, nothing is wrong; what is still buffered must not fail at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)

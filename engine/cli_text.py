@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from engine.cli_common import BuildOpt, GpuOpt, JsonOpt, emit
+from engine.cli_common import BuildOpt, GpuOpt, JsonOpt, emit, show
 from engine.errors import EngineError
 
 if TYPE_CHECKING:
@@ -117,19 +117,14 @@ def _after_text(
     require_context(request, config.context)
     StopFilter(stops)  # refuses a wrong stop string before the weights are loaded
     with open_session(config, load(build), request.capacity, gpu) as session:
-        found = run(session, tokenizer, request, (lambda text: None) if as_json else _show)
+        found = run(session, tokenizer, request, (lambda text: None) if as_json else show)
         device = session.device().name
     document = {"schema": SCHEMA, "model": config.model.shape.name, "device": device, "build": build}
     if as_json:
         emit(document | {"prompt": list(request.prompt)} | found.to_json(), True, [])
         return
-    _show("\n")
+    show("\n")
     print(f"{found.describe()} ({config.model.shape.name}, build {build}, {device})", file=sys.stderr)
-
-
-def _show(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def perplexity(

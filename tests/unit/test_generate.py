@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -295,3 +296,23 @@ def test_what_does_not_go_together_is_one_sentence_and_code_2(
     assert shown.err.startswith("engine: ")
     assert shown.err.count("\n") == 1
     assert shown.out == ""
+
+
+def test_a_reader_that_left_is_no_failure() -> None:
+    """As after `engine generate … | head -1`: the program ends quietly with code 0 and takes no further step."""
+    code = (
+        "import sys, typer; from engine.cli_common import show\n"
+        "app = typer.Typer()\n"
+        "@app.command()\n"
+        "def endless() -> None:\n"
+        "    while True:\n"
+        "        show('x' * 1000)\n"
+        "app()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
