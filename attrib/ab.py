@@ -161,8 +161,10 @@ def run(plan: Plan, out: Path, progress: Callable[[str], None] = lambda _: None)
         base = stack.enter_context(builds.opened(plan.base))
         new = base if plan.new is None else stack.enter_context(builds.opened(plan.new))
         if plan.new is not None and base.hash == new.hash:
+            python = " (a change of the engine's Python alone is not in the hash)" if base.root or new.root else ""
             raise RefusedError(
-                f"{base.given} and {new.given} are the same build ({base.hash}); --aa measures a build against itself"
+                f"{base.given} and {new.given} are the same build ({base.hash}){python}; --aa measures a build against "
+                "itself"
             )
         anchors = tuple(targets)
         experiment = Experiment(

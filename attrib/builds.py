@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from attrib import capture
@@ -52,6 +52,10 @@ class Side:
         """The command line of `engine bench` for this side."""
         return _from(self.root, engine_bench(target, self.build, *options))
 
+    def script(self, text: str, *arguments: str) -> list[str]:
+        """The command line of a Python program that imports this side's engine."""
+        return _from(self.root, [sys.executable, "-P", "-c", text, *arguments])
+
 
 @contextmanager
 def opened(given: str) -> Iterator[Side]:
@@ -60,22 +64,23 @@ def opened(given: str) -> Iterator[Side]:
     Raises RefusedError for a revision git does not know, CaptureError with the engine's sentence for an unknown build.
     """
     if not given.startswith(GIT):
-        yield Side(given, given, _hash(given, None))
+        yield _side(given, given, None)
         return
     revision, _, name = given.removeprefix(GIT).partition(":")
     with _worktree(revision) as root:
         if not (root / "engine").is_dir():
             raise RefusedError(f"revision {revision} has no engine folder; name one that has")
         build = name or DEFAULT
-        yield Side(given, build, _hash(build, root), root)
+        yield _side(given, build, root)
 
 
-def _hash(build: str, root: Path | None) -> str:
-    finished = capture.run_program(_from(root, [sys.executable, "-P", "-c", _HASH, build]), LIMIT_S)
+def _side(given: str, build: str, root: Path | None) -> Side:
+    side = Side(given, build, "", root)
+    finished = capture.run_program(side.script(_HASH, build), LIMIT_S)
     if finished.status:
         own = capture.engine_sentence(finished.err)
         raise capture.CaptureError(own or f"the engine cannot tell the hash of build {build}: {finished.last_line()}")
-    return finished.out.strip()
+    return replace(side, hash=finished.out.strip())
 
 
 def _from(root: Path | None, command: list[str]) -> list[str]:

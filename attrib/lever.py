@@ -16,15 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from attrib import ab, capture, stats, store
-from attrib.builds import GIT
-from attrib.capture import Finished
+from attrib import ab, builds, stats, store, verify
 from attrib.errors import RefusedError
-from attrib.record import parse_target
+from attrib.record import interruptible, parse_target
 
 LANDED, REVERTED, VETOED = "LANDED", "REVERTED", "VETOED"
-GATES = ("dump", "greedy", "tolerance")
-VERIFY_SCHEMA = "engine.verify/1"
 SCHEMA = "attrib.lever/1"
 PAGE_WIDTH = 112
 _WRITTEN = (
@@ -96,10 +92,8 @@ def write(out: Path, lever: Lever, veto: str = "") -> Lever:
         raise RefusedError("the lever names no anchor; the first --anchor is the one its bar holds for")
     for anchor in (*lever.anchors, *lever.guards):
         parse_target(anchor)
-    if unknown := [gate for gate in lever.gates if gate not in GATES]:
-        raise RefusedError(f"gate {unknown[0]!r} does not exist; there are {', '.join(GATES)}, or none")
-    if lever.gates and any(side.startswith(GIT) for side in (lever.base, lever.new)):
-        raise RefusedError("gates compare two builds of one engine, not git revisions; pass --gate none")
+    if unknown := [gate for gate in lever.gates if gate not in verify.GATES]:
+        raise RefusedError(f"gate {unknown[0]!r} does not exist; there are {', '.join(verify.GATES)}, or none")
     now = _now()
     written = replace(lever, written_utc=now)
     if veto:
@@ -189,19 +183,12 @@ def decide(gates: list[dict[str, Any]], comparisons: list[dict[str, Any]]) -> tu
 
 
 def _gates(lever: Lever, gpu: int, limit_s: float, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """What `engine verify` says of the builds, for the target's model."""
+    """What the gates say of the builds, for the target's model."""
     if not lever.gates:
         return []
-    progress(f"gates {', '.join(lever.gates)}")
-    chosen = [part for gate in lever.gates for part in ("--gate", gate)]
     target = parse_target(lever.anchors[0])
-    builds = ("--base", lever.base, "--build", lever.new)
-    command = capture.engine_command("verify", target.model, *builds, *chosen, "--gpu", str(gpu), "--json")
-    finished = capture.run_program(command, limit_s)
-    if finished.status == 1 and finished.out.startswith("{"):  # a failed gate is an answer
-        finished = Finished(0, finished.out, finished.err)
-    found: list[dict[str, Any]] = capture.engine_json(finished, VERIFY_SCHEMA)["gates"]
-    return [{"gate": gate["gate"], "passed": gate["passed"]} for gate in found]
+    with interruptible(), builds.opened(lever.base) as base, builds.opened(lever.new) as new:
+        return verify.verify(target, base, new, lever.gates, gpu, limit_s, progress)
 
 
 def page(lever: Lever) -> str:
@@ -221,7 +208,9 @@ def page(lever: Lever) -> str:
     ]
     for number, measured in enumerate(lever.measurements, 1):
         lines += ["", f"measurement {number}, {measured['measured_utc']}"]
-        lines += [f"  gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}" for gate in measured["gates"]]
+        for gate in measured["gates"]:
+            lines.append(f"  gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}")
+            lines += [_wrapped("", f"  {note}") for note in gate.get("notes", ())]  # older measurements have none
         for comparison in measured["comparisons"]:
             hashes = f"{comparison['base']['hash'][:8]} → {comparison['new']['hash'][:8]}"
             lines.append(f"  {comparison['device']}, builds {hashes}")

@@ -22,6 +22,7 @@ from engine.session import Session
 
 Dump = dict[str, NDArray[Any]]
 SLOT = "slot/"
+NODE = "decode/"
 _SLOTS = ("hidden", "normed", "q", "k", "v", "attn", "gate", "up")
 _KINDS: dict[str, type[np.generic]] = {"q8": np.uint8, "state": np.int32, "half": np.float16}
 
@@ -67,7 +68,7 @@ def collect(session: Session, prompt: Sequence[int]) -> Dump:
             where = "step" if launch.layer is None else f"blk.{launch.layer}"
             site = f"{where}.{launch.site.partition('/')[0]}"
             data = session.read(launch.output, launch.output_bytes)
-            found[f"decode/{site}.{seen[site]}"] = data.view(_KINDS.get(launch.output.name, np.float32))
+            found[f"{NODE}{site}.{seen[site]}"] = data.view(_KINDS.get(launch.output.name, np.float32))
             seen[site] += 1
 
     session.step_eager(keep)
@@ -87,10 +88,10 @@ def _kv(session: Session, phase: str, positions: int) -> Dump:
 
 
 def compare(first: Dump, second: Dump) -> tuple[list[Difference], list[str]]:
-    """(differences in name order of the first, names that only one of the two has)."""
-    both = [name for name in first if name in second]
+    """(differences in name order of the first, names that only one of the two has or that differ in type)."""
+    both = [name for name in first if name in second and first[name].dtype == second[name].dtype]
     found = [d for name in both if (d := difference(name, first[name], second[name])) is not None]
-    return found, sorted(set(first) ^ set(second))
+    return found, sorted((first.keys() | second.keys()) - set(both))
 
 
 def difference(name: str, first: NDArray[Any], second: NDArray[Any]) -> Difference | None:

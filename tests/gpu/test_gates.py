@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+from attrib.builds import Side
+from attrib.record import parse_target
+from attrib.verify import verify
 from engine import dispatch
 from engine.verify import GATES, judge, run
 from tests.gpu.support import only, small
 
 pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_build_equals_itself() -> None:
@@ -38,6 +45,24 @@ def test_another_accumulation_is_found_and_is_within_tolerance() -> None:
     assert "ulp apart" in dump.notes[0]
     assert dump.numbers["different"] > 0
     assert 0 < tolerance.numbers["nmse"] < 5e-3
+
+
+def test_gates_between_two_trees(tmp_path: Path) -> None:
+    """Each side as a process from a tree of its own: equal trees pass, one with other norms fails its dump gate."""
+    target = parse_target("qwen2.5-7b:tg128")
+    trees = []
+    for name in ("one", "other"):
+        trees.append(tmp_path / name)
+        for package in ("attrib", "engine", "cuda_src"):
+            shutil.copytree(ROOT / package, trees[-1] / package, ignore=shutil.ignore_patterns("__pycache__"))
+    one, other = (Side(tree.name, "reference", "", tree) for tree in trees)
+    assert all(gate["passed"] for gate in verify(target, one, other, GATES))
+    norm = trees[1] / "cuda_src" / "rms_norm.cu"
+    text = norm.read_text(encoding="utf-8")
+    norm.write_text(text.replace("cols), eps)", "cols), 2.0f * eps)"), encoding="utf-8")
+    assert norm.read_text(encoding="utf-8") != text
+    dump, tolerance = verify(target, one, other, ("dump", "tolerance"))
+    assert (dump["passed"], tolerance["passed"]) == (False, True)
 
 
 def test_roofline_on_this_device() -> None:

@@ -7,6 +7,7 @@ The engine reads `engine.json` in its folder: per build its rate in tokens/s and
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,11 +29,6 @@ number = len((here / "calls.txt").read_text().splitlines())
 if config.get("fails_at") == number:
     print("engine: no NVIDIA GPU: the driver finds no device", file=sys.stderr)
     sys.exit(2)
-if a[0] == "verify":
-    gates = [a[i + 1] for i, part in enumerate(a) if part == "--gate"]
-    failed = config.get("failing_gate")
-    print(json.dumps({"schema": "engine.verify/1", "gates": [{"gate": g, "passed": g != failed} for g in gates]}))
-    sys.exit(1 if failed in gates else 0)
 build = value("--build")
 rate, hash_ = config["builds"][build]
 if "--traced" in a:
@@ -60,12 +56,45 @@ def load(name):
         raise AttribError(f"build {name!r} does not exist; there are {', '.join(BUILDS)}")
     return Build(name)
 """
+_VERIFY = """import json, pathlib
+from dataclasses import dataclass
+import numpy as np
+from attrib.errors import AttribError
+HERE = pathlib.Path(__file__).parent
+@dataclass
+class Run:
+    dump: dict
+    tokens: list
+    logits: np.ndarray
+@dataclass
+class Verdict:
+    gate: str
+    passed: bool
+    notes: tuple
+    def as_json(self):
+        return {"gate": self.gate, "passed": self.passed, "notes": self.notes, "numbers": {}}
+def run(config, build, gates, ordinal=0):
+    with (HERE / "calls.txt").open("a") as calls:
+        calls.write(f"verify {config} {build.name} {','.join(gates)} {ordinal}\\n")
+    body = json.loads((HERE / "engine.json").read_text())
+    if body.get("verify_fails"):
+        raise AttribError("no NVIDIA GPU: the driver finds no device")
+    found = np.array(body.get("computes", {}).get(build.name, [1.0, 2.0]), np.float32)
+    return Run({"logits_decode": found, "kv_decode/k.0": found}, [1, 2] if "greedy" in gates else [], found[None])
+def judge(first, second, gates):
+    same = {
+        "dump": all((first.dump[n] == second.dump[n]).all() for n in first.dump | second.dump),
+        "greedy": first.tokens == second.tokens == [1, 2],
+        "tolerance": abs(first.logits - second.logits).max() < 0.5,
+    }
+    return [Verdict(g, bool(same[g]), () if same[g] else (f"{g} differs",)) for g in gates]
+"""
 
 
 def install(folder: Path, **config: Any) -> Path:
     """Put a fake `engine` package into a folder, which must be on PYTHONPATH; returns the folder.
 
-    `config` overrides fields of engine.json.
+    `config` overrides fields of engine.json. `computes` there gives the numbers that gates compare, by build.
     """
     engine = folder / "engine"
     engine.mkdir(parents=True)
@@ -73,6 +102,9 @@ def install(folder: Path, **config: Any) -> Path:
     (engine / "__main__.py").write_text(_MAIN)
     (engine / "dispatch.py").write_text(_DISPATCH)
     (engine / "module.py").write_text("def source_hash(names): return ''\n")
+    (engine / "verify.py").write_text(_VERIFY)
+    (engine / "config.py").write_text("def resolve(model, seed): return f'{model} {seed}'\n")
+    (engine / "dump.py").write_text("import numpy\ndef save(dump, path): numpy.savez(path, **dump)\n")
     configure(folder, **config)
     return folder
 
@@ -161,3 +193,17 @@ def engine_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.chdir(folder)
     return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    """Run git in a folder as nobody in particular."""
+    who = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def commit(folder: Path, tag: str) -> None:
+    """Make the folder a repository whose only commit, with a tag, has the fake engine as it is."""
+    git(folder, "init", "-q")
+    git(folder, "add", "engine")
+    git(folder, "commit", "-q", "-m", tag)
+    git(folder, "tag", tag)

@@ -204,17 +204,9 @@ def test_what_is_no_bar(text: str) -> None:
 # ---------------------------------------------------------------- revisions
 
 
-def git(folder: Path, *arguments: str) -> None:
-    who = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
-
-
 def test_a_git_revision_against_the_tree(attrib: Attrib, work: Path) -> None:
-    git(work, "init", "-q")
     fake.configure(work, builds={"reference": [95.0, "dddddddddddddddd"]})
-    git(work, "add", "engine")
-    git(work, "commit", "-q", "-m", "slow")
-    git(work, "tag", "before")
+    fake.commit(work, "before")
     fake.configure(work)
     options = ("ab", "--anchor", "14b:tg128", "--new", "reference", "--pairs", 5, "--processes", 1, "--json")
     document = attrib(*options, "--base", "git:before").json()
@@ -224,8 +216,8 @@ def test_a_git_revision_against_the_tree(attrib: Attrib, work: Path) -> None:
     assert len(listed.splitlines()) == 1
     assert "build 'better' does not exist; there are reference" in said(attrib(*options, "--base", "git:before:better"))
     assert "git cannot check out 'nowhere'" in said(attrib(*options, "--base", "git:nowhere"))
-    git(work, "rm", "-rqf", "--cached", "engine")
-    git(work, "commit", "-q", "-m", "empty", "--allow-empty")
+    fake.git(work, "rm", "-rqf", "--cached", "engine")
+    fake.git(work, "commit", "-q", "-m", "empty", "--allow-empty")
     assert "revision HEAD has no engine folder" in said(attrib(*options, "--base", "git:HEAD"))
 
 

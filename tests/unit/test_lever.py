@@ -45,7 +45,9 @@ def test_a_lever_lands(attrib: Attrib, work: Path) -> None:
     assert (lever["verdict"], lever["digest"]) == ("LANDED", made["digest"])
     assert lever["started_utc"] >= lever["written_utc"]
     [measured] = lever["measurements"]
-    assert measured["gates"] == [{"gate": "dump", "passed": True}, {"gate": "greedy", "passed": True}]
+    assert measured["gates"] == [{"gate": gate, "passed": True, "notes": []} for gate in ("dump", "greedy")]
+    verified = [line for line in fake.calls(work) if line.startswith("verify")]
+    assert verified == [f"verify qwen2.5-14b:q4_k_m 1 {build} dump,greedy 0" for build in ("reference", "better")]
     assert [leg["anchor"] for leg in measured["comparisons"][0]["anchors"]] == ["14b:tg128", "14b:pp512"]
     page = attrib("lever", "show", "1b").out
     for text in (
@@ -64,12 +66,44 @@ def test_a_lever_lands(attrib: Attrib, work: Path) -> None:
 
 
 def test_a_failed_gate_reverts_without_windows(attrib: Attrib, work: Path) -> None:
-    fake.configure(work, failing_gate="greedy")
-    attrib(*NEW)
+    fake.configure(work, computes={"better": [1.0, 2.25]})
+    attrib(*NEW, "--gate", "dump", "--gate", "tolerance")
     lever = attrib("lever", "run", "1b", "--pairs", 5, "--processes", 1, "--json").json()
-    assert (lever["verdict"], lever["why"]) == ("REVERTED", "gate greedy failed")
+    assert (lever["verdict"], lever["why"]) == ("REVERTED", "gate dump failed")
     assert not any(line.startswith("bench") for line in fake.calls(work))
-    assert "gate greedy: FAILED" in attrib("lever", "show", "1b").out
+    page = attrib("lever", "show", "1b").out
+    assert "gate dump: FAILED" in page
+    assert "dump differs" in page
+    assert "gate tolerance: passed" in page
+
+
+def test_an_engine_that_cannot_run_the_gates_says_so_and_leaves_the_lever_open(attrib: Attrib, work: Path) -> None:
+    fake.configure(work, verify_fails=True)
+    attrib(*NEW)
+    outcome = attrib("lever", "run", "1b")
+    assert outcome.code == 2
+    assert "the engine cannot run: no NVIDIA GPU" in outcome.err
+    assert attrib("lever", "show", "1b", "--json").json()["verdict"] is None
+
+
+def test_gates_between_a_revision_and_the_tree(attrib: Attrib, work: Path) -> None:
+    """Each side's numbers come from its own engine, and the revision's engine is the one that was committed."""
+    fake.configure(work, builds={"reference": [90.0, "d" * 16]}, computes={"reference": [1.0, 2.125]})
+    fake.commit(work, "before")
+    fake.configure(work)
+    options = (*NEW[:-3], "git:before", "--new", "reference")
+    attrib(*options)
+    lever = attrib("lever", "run", "1b", "--pairs", 5, "--processes", 1, "--json").json()
+    assert [gate["passed"] for gate in lever["measurements"][0]["gates"]] == [False, True]
+    assert lever["why"] == "gate dump failed"
+    second = ("lever", "new", "1c", *options[3:], "--gate", "tolerance", "--gate", "greedy")
+    attrib(*second)
+    lever = attrib("lever", "run", "1c", "--pairs", 5, "--processes", 1, "--json").json()
+    assert [gate["gate"] for gate in lever["measurements"][0]["gates"]] == ["tolerance", "greedy"]
+    assert (lever["verdict"], lever["measurements"][0]["comparisons"][0]["base"]["hash"]) == ("LANDED", "d" * 16)
+    # the revision's calls went to its own folder, which is gone
+    verified = [line for line in fake.calls(work) if line.startswith("verify")]
+    assert [line.split()[3] for line in verified] == ["reference"] * 2
 
 
 def test_a_broken_guard_reverts(attrib: Attrib, work: Path) -> None:
@@ -117,7 +151,7 @@ def test_it_can_be_rewritten_until_it_is_measured(attrib: Attrib, work: Path) ->
     second = attrib(*NEW, "--bar", "0.2%", "--json").json()
     assert second["bar_pct"] == pytest.approx(0.2)
     assert second["digest"] != first["digest"]
-    fake.configure(work, fails_at=1)
+    fake.configure(work, verify_fails=True)
     assert attrib("lever", "run", "1b").code == 2
     assert "cannot be rewritten" in attrib(*NEW).refusal()
     assert attrib("lever", "show", "1b", "--json").json()["bar_pct"] == pytest.approx(0.2)
@@ -154,7 +188,6 @@ def test_the_database_itself_refuses_changes(tmp_path: Path, statement: str) -> 
         ({"anchors": ("14b",)}, "MODEL:ANCHOR"),
         ({"guards": ("14b:xx",)}, "MODEL:ANCHOR"),
         ({"gates": ("speed",)}, "gate 'speed' does not exist"),
-        ({"base": "git:HEAD"}, "pass --gate none"),
     ],
 )
 def test_what_cannot_be_written(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
