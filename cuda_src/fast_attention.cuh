@@ -114,17 +114,23 @@ struct Softmax {
             }
         }
     }
+    // First of two warps that share a slot: what it holds; second: what it adds.
     DEVICE void store(float (*slot)[HEAD_DIM], bool add) {
         const int g = lane_id() / 4, head = lane_id() % 4 * 2;
+        if (head >= GROUP) return;
+        const bool both = head + 1 < GROUP;
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 16; ++i)
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const int h = head + (e & 1);
-                if (h >= GROUP) continue;
-                float* at = &slot[h][i / 4 * 64 + 8 * g + 2 * (i % 4) + (e >> 1)];
-                *at = add ? *at + acc[i][e] : acc[i][e];
+        for (int i = 0; i < HEAD_DIM / 16; ++i) {
+            float2* first = (float2*)&slot[head][i / 4 * 64 + 8 * g + 2 * (i % 4)];
+            float2* second = (float2*)((float*)first + HEAD_DIM);
+            float2 a = {acc[i][0], acc[i][2]}, b = {acc[i][1], acc[i][3]};
+            if (add) {
+                a.x += first->x, a.y += first->y;
+                if (both) b.x += second->x, b.y += second->y;
             }
+            *first = a;
+            if (both) *second = b;
+        }
     }
 };
 
@@ -160,7 +166,7 @@ DEVICE void join_pieces(const Phase& p, const Piece& piece, int most, const floa
             total = fma_rn(weight, load_fresh(ml + 2 * i + 1), total);
             acc = fma_rn(weight, load_fresh(from + (u64)i * HEAD_DIM), acc);
         }
-        p.out[head * HEAD_DIM + d] = div_rn(acc, total);
+        p.out[head * HEAD_DIM + d] = mul_rn(acc, reciprocal(total));
     }
 }
 
@@ -207,7 +213,7 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) total += memory.sum[w][h];
         if (piece.live == 1) {
-            p.out[(piece.head0 + h) * HEAD_DIM + d] = div_rn(acc, total);
+            p.out[(piece.head0 + h) * HEAD_DIM + d] = mul_rn(acc, reciprocal(total));
             continue;
         }
         const u64 part = (u64)(piece.head0 + h) * most + piece.split;

@@ -4,7 +4,6 @@
 #include "reduce.cuh"
 
 #define SMALLEST 1e-30f  // 32 values below it become zeros: 127 / max would overflow
-#define IN_FLIGHT 4      // eights of values a thread loads before it uses the first
 
 struct Eight {
     float4 low, high;
@@ -28,7 +27,7 @@ DEVICE void store_eight(u8* image, Eight v, int at) {
     float top = max_nan(largest(v.low), largest(v.high));
     top = max_nan(top, shuffle_xor(top, 1));
     top = max_nan(top, shuffle_xor(top, 2));
-    const float inverse = top >= SMALLEST ? div_rn(127.0f, top) : 0.0f;
+    const float inverse = top >= SMALLEST ? mul_rn(127.0f, reciprocal(top)) : 0.0f;
     const u32 low = quantized(v.low, inverse), high = quantized(v.high, inverse);
     const u32 ones = 0x01010101;
     int sum = dp4a(low, ones, dp4a(high, ones, 0));
@@ -38,7 +37,7 @@ DEVICE void store_eight(u8* image, Eight v, int at) {
     u8* step = image + (block >> 4) * IMAGE_BYTES;
     *(uint2*)(step + ((2 * j + (quarter >> 1)) * 4 + unit) * 16 + (quarter & 1) * 8) = uint2{low, high};
     if (quarter == 0) {
-        ((float*)(step + IMAGE_SCALES))[unit * 4 + j] = div_rn(top, 127.0f);
+        ((float*)(step + IMAGE_SCALES))[unit * 4 + j] = mul_rn(top, 1.0f / 127.0f);
         ((u32*)(step + IMAGE_SUMS))[unit * 4 + j] = (u32)(sum & 0xffff) | (u32)other << 16;
     }
 }
@@ -46,8 +45,10 @@ DEVICE void store_eight(u8* image, Eight v, int at) {
 // x f32 [cols], written by other blocks; gamma f32 [cols] with `norm`. The mean square is left to the rows' epilogue:
 // it scales every result alike, so the integers need not wait for it.
 template <bool norm> DEVICE void quantize_input(const Scratch& scratch, const float* x, const float* gamma, int cols) {
+    const int IN_FLIGHT = norm ? 2 : 4;  // eights of values a thread loads before it uses the first
     const int eights = steps_of(cols) * (STEP / 8), live = cols / 8;
     float sum = 0.0f;
+#pragma unroll 1
     for (int first = threadIdx.x; first < eights; first += IN_FLIGHT * THREADS) {
         Eight v[IN_FLIGHT], g[IN_FLIGHT];
 #pragma unroll
@@ -87,5 +88,5 @@ DEVICE float inverse_rms(const Scratch& scratch, int cols, float eps) {
     float sum = 0.0f;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w) sum = add_rn(sum, scratch.squares[w]);
-    return div_rn(1.0f, sqrt_rn(add_rn(div_rn(sum, (float)cols), eps)));
+    return reciprocal_root(add_rn(mul_rn(sum, reciprocal((float)cols)), eps));
 }

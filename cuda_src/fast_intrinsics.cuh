@@ -7,6 +7,17 @@
 
 #define DYNAMIC_SHARED(name) extern __shared__ __align__(128) u8 name[]
 
+// Good to an ulp or two.
+DEVICE float reciprocal(float a) {
+    float value;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(a));
+    return value;
+}
+DEVICE float reciprocal_root(float a) {
+    float value;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(a));
+    return value;
+}
 // Unsigned bytes of a times signed bytes of b, added to c.
 DEVICE int dp4a_unsigned(u32 a, u32 b, int c) {
     int sum;
@@ -17,8 +28,17 @@ DEVICE void sync_warp() { __syncwarp(); }
 // All threads of the first `count`, a multiple of 32; the rest of the block goes its own way.
 template <int count> DEVICE void sync_first() { asm volatile("bar.sync 1, %0;" ::"n"(count) : "memory"); }
 // Words that warps of a block hand each other without a barrier.
-DEVICE void store_shared(u32* p, u32 value) { *(volatile u32*)p = value; }
-DEVICE u32 load_shared(const u32* p) { return *(const volatile u32*)p; }
+DEVICE void store_release_shared(u32* p, u32 value) {
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(p)), "r"(value) : "memory");
+}
+DEVICE u32 load_acquire_shared(const u32* p) {
+    u32 value;
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
+                 : "=r"(value)
+                 : "r"((u32)__cvta_generic_to_shared(p))
+                 : "memory");
+    return value;
+}
 DEVICE void pause() { __nanosleep(20); }
 
 // Memory that other blocks write while this kernel runs: read from L2, never from a stale L1 line.

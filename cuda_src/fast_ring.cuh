@@ -1,13 +1,16 @@
-// Weights on their way into a block: one warp feeds a ring of records in shared memory for each of the others. Weights
-// never depend on activations, so the rings fill while the block waits for other blocks.
+// Weights on their way into a block. Each multiplying warp has a ring of records in shared memory, and one more warp
+// writes the orders: which record comes next, where it goes, and when there is room. A warp sends off its next orders as
+// it frees records, so copies start from many warps at once; orders never depend on activations, so the rings fill while
+// the block waits for other blocks.
 #pragma once
 #include "tile.cuh"
 
 #ifndef WARPS
-#define WARPS 15  // that multiply; one more feeds them
+#define WARPS 15  // that multiply; one more writes their orders
 #endif
 #define THREADS (WARPS * WARP)
 #define RING_COPIES 8  // most copies in flight a ring
+#define ORDERS 16      // most orders written ahead of a ring, a power of two
 
 // What a phase streams: records of at most two segments.
 struct Stream {
@@ -35,33 +38,66 @@ DEVICE Share share_of(const Segment& segment, int block, int blocks, int warp) {
 // A record that would cross the end of a ring starts at its beginning; both sides skip the same bytes.
 DEVICE int skipped(int at, int size, int bytes) { return at + size > bytes ? bytes - at : 0; }
 
-// The side of the warp that multiplies; every lane holds the same values.
+// One copy: from, and its place in the ring with its size (at | size << 16); it may start when `need` bytes of the ring
+// have been freed since the launch began, skipped ones included.
+struct Order {
+    u64 from;
+    u32 place, need;
+};
+struct __align__(16) OrderBook {
+    Order orders[ORDERS];
+    u32 written, sent, complete;  // complete: none will follow
+};
+
+// The side of the warp that multiplies; every lane holds the same values but `sent`, which is lane 0's.
 struct Intake {
     u8* base;
-    u64* full;   // RING_COPIES barriers
-    u32* freed;  // bytes given back so far, skipped ones included
+    u64* full;  // RING_COPIES barriers
+    OrderBook* book;
     int bytes, at;
-    u32 taken, done;
+    u32 taken, freed, sent;
 
-    DEVICE const u8* wait(int size) {
+    // Lane 0: send off what there is room for. True when an order waits for room.
+    DEVICE bool send() {
+        while (sent != load_acquire_shared(&book->written)) {
+            const uint4 next = *(const uint4*)&book->orders[sent % ORDERS];
+            if ((int)(freed - next.w) < 0) return true;
+            bulk_copy(base + (next.z & 0xffff), (const void*)((u64)next.y << 32 | next.x), next.z >> 16,
+                      full + sent % RING_COPIES, STREAMING);
+            store_release_shared(&book->sent, ++sent);
+        }
+        return false;
+    }
+    // Fill the ring for the first time.
+    DEVICE void start(int lane) {
+        if (lane == 0)
+            while (!send() && !load_acquire_shared(&book->complete)) pause();
+        sync_warp();
+    }
+    DEVICE const u8* wait(int size, int lane) {
+        if (lane == 0)
+            while (sent == taken) {  // only when the orders are late
+                send();
+                pause();
+            }
         const int skip = skipped(at, size, bytes);
         if (skip) at = 0;
-        done += skip;
+        freed += skip;
         barrier_wait(full + taken % RING_COPIES, taken / RING_COPIES & 1);
         return base + at;
     }
     // The record that `wait` gave is in registers, in every lane.
     DEVICE void free(int size, int lane) {
         at += size;
-        done += size;
+        freed += size;
         ++taken;
         sync_warp();
-        if (lane == 0) store_shared(freed, done);
+        if (lane == 0) send();
     }
 };
 
-// The feeding side: lane w of the feeding warp runs through warp w's records, in the order it multiplies them.
-struct Feed {
+// Lane w of the ordering warp runs through warp w's records, in the order it multiplies them.
+struct Cursor {
     const Stream* streams;
     const Segment* segments;
     const Share* shares;  // of this warp: [segment][WARPS]
@@ -102,26 +138,27 @@ struct Feed {
     }
 };
 
-DEVICE void feed_rings(const Stream* streams, int phases, const Segment* segments, const Share* shares, u8* rings,
-                       int bytes, u64 (*full)[RING_COPIES], const u32* freed) {
+DEVICE void write_orders(const Stream* streams, int phases, const Segment* segments, const Share* shares, int bytes,
+                         OrderBook* books) {
     const int warp = lane_id();
     if (warp >= WARPS) return;
-    Feed feed = {streams, segments, shares + warp, 0, phases, -1, 0};
-    feed.seek();
-    u8* base = rings + warp * bytes;
+    OrderBook& book = books[warp];
+    Cursor cursor = {streams, segments, shares + warp, 0, phases, -1, 0};
+    cursor.seek();
     int at = 0;
-    u32 asked = 0, issued = 0;
-    while (feed.left) {
-        const int skip = skipped(at, feed.record, bytes);
-        if (asked + skip + feed.record - load_shared(freed + warp) > (u32)bytes) {
+    u32 asked = 0, written = 0;
+    while (cursor.left) {
+        if (written - load_acquire_shared(&book.sent) == ORDERS) {
             pause();
             continue;
         }
+        const int skip = skipped(at, cursor.record, bytes);
         if (skip) at = 0;
-        bulk_copy(base + at, feed.from, feed.record, full[warp] + issued % RING_COPIES, STREAMING);
-        at += feed.record;
-        asked += skip + feed.record;
-        ++issued;
-        feed.next();
+        asked += skip + cursor.record;
+        book.orders[written % ORDERS] = {(u64)cursor.from, (u32)at | (u32)cursor.record << 16, asked - bytes};
+        at += cursor.record;
+        store_release_shared(&book.written, ++written);
+        cursor.next();
     }
+    store_release_shared(&book.complete, 1);
 }

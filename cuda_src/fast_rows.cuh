@@ -99,7 +99,7 @@ DEVICE void finish_rows(const Phase& p, const Step& s, const Share& share, int s
         } else if (p.operation == GATE_UP) {
             const float up = shuffle_xor(v, lanes);
             if (live && !part_of_row && !(row & 1))
-                p.out[row / 2] = mul_rn(div_rn(v, add_rn(1.0f, exp2_fast(mul_rn(-LOG2_E, v)))), up);
+                p.out[row / 2] = mul_rn(mul_rn(v, reciprocal(add_rn(1.0f, exp2_fast(mul_rn(-LOG2_E, v))))), up);
         } else if (live && !part_of_row) {
             if (p.operation == ADD) {
                 p.out[row] = add_rn(v, first ? load_fresh(p.out + row) : aside);

@@ -9,23 +9,24 @@
 
 // One segment: this warp's records, multiplied as they arrive. Partial sums go to partials[record][TILE_ROWS].
 template <class Tile> DEVICE void multiply(const Share& share, const u8* image, float* partials, Intake& intake) {
+    if (share.first == share.last) return;
     const int lane = lane_id(), unit = lane & 3;
-    int step = share.tiles ? share.first / share.tiles : 0, tile = share.first - step * share.tiles;
-    Activations x;
-    bool stale = true;
-    for (int record = share.first; record < share.last; ++record) {
-        if (stale) x.load(image + step * IMAGE_BYTES, unit);
-        Tile weights;
-        weights.load(intake.wait(Tile::RECORD), lane);
-        intake.free(Tile::RECORD, lane);
-        float sum = weights.dot(x, lane);
-        sum = add_rn(sum, shuffle_xor(sum, 1));
-        sum = add_rn(sum, shuffle_xor(sum, 2));
-        if (unit == 0) partials[record * TILE_ROWS + (lane >> 2)] = sum;
-        stale = ++tile == share.tiles;
-        if (stale) {
-            tile = 0;
-            ++step;
+    int step = share.first / share.tiles, record = share.first;
+    float* to = partials + share.first * TILE_ROWS + (lane >> 2);
+#pragma unroll 1
+    while (record < share.last) {
+        Activations x;
+        x.load(image + step * IMAGE_BYTES, unit);
+        const int end = min(++step * share.tiles, share.last);
+#pragma unroll 1
+        for (; record < end; ++record, to += TILE_ROWS) {
+            Tile weights;
+            weights.load(intake.wait(Tile::RECORD, lane), lane);
+            intake.free(Tile::RECORD, lane);
+            float sum = weights.dot(x, lane);
+            sum = add_rn(sum, shuffle_xor(sum, 1));
+            sum = add_rn(sum, shuffle_xor(sum, 2));
+            if (unit == 0) *to = sum;
         }
     }
 }
@@ -60,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
               int heads, int kv_heads, int capacity, int interleaved, float eps, float scale) {
     DYNAMIC_SHARED(memory);
     __shared__ u64 barriers[WARPS][RING_COPIES];
-    __shared__ u32 freed[WARPS];
+    __shared__ OrderBook books[WARPS];
     __shared__ __align__(16) Phase held[2];  // this phase and the next: too many registers otherwise
     __shared__ __align__(16) float squares[WARPS];
     __shared__ float values[WARPS];
@@ -80,14 +81,15 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
     if (warp == WARPS && lane < WARPS) {
         for (int i = 0; i < RING_COPIES; ++i) barrier_init(barriers[lane] + i);
         barrier_publish();
-        freed[lane] = 0;
+        books[lane].written = books[lane].sent = books[lane].complete = 0;
     }
     __syncthreads();
     if (warp == WARPS) {
-        feed_rings(my_streams, count, my_segments, shares, memory, ring_bytes, barriers, freed);
+        write_orders(my_streams, count, my_segments, shares, ring_bytes, books);
         return;
     }
-    Intake intake = {memory + warp * ring_bytes, barriers[warp], freed + warp, ring_bytes, 0, 0, 0};
+    Intake intake = {memory + warp * ring_bytes, barriers[warp], books + warp, ring_bytes, 0, 0, 0, 0};
+    intake.start(lane);
     dependency_release();
     dependency_wait();
 

@@ -360,7 +360,7 @@ def capture(on: Any, record_launches: Callable[[], None]) -> Iterator[CapturedGr
         record_launches()
     except BaseException:
         _, half = cu.cuStreamEndCapture(on)
-        if int(half):
+        if half is not None and int(half):
             cu.cuGraphDestroy(half)
         raise
     graph = check(cu.cuStreamEndCapture(on))

@@ -28,7 +28,7 @@ STREAM = np.dtype([("weights", "<u8", 2), ("segment", "<i4", 2)])
 SEGMENT = np.dtype([(name, "<i4") for name in ("tiles", "steps", "record", "format")])
 _IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _RING_COPIES = 640, 16, 8, 8
 # static shared memory of fast_step.cu and what the driver keeps of a block's
-_RESERVED = 3072
+_RESERVED = 7168
 # partial sums of the output matrix are taken in pieces of at most this many records a block
 _HEAD_RECORDS = 320
 Address = tuple[str, int]  # a name and an offset in bytes

@@ -116,7 +116,11 @@ def load(specs: Iterable[KernelSpec], arch: str, flags: Sequence[str] = ()) -> I
 
     Raises BuildError when a source does not compile, CudaError when it lacks the symbol.
     """
-    wanted = {key(spec): spec for spec in specs}
+    wanted: dict[Key, KernelSpec] = {}
+    shared: dict[Key, int] = {}
+    for spec in specs:
+        wanted[key(spec)] = spec
+        shared[key(spec)] = max(spec.shared_bytes, shared.get(key(spec), 0))
     with ExitStack() as stack:
         modules: dict[tuple[str, tuple[str, ...]], Any] = {}
         loaded: Kernels = {}
@@ -126,8 +130,8 @@ def load(specs: Iterable[KernelSpec], arch: str, flags: Sequence[str] = ()) -> I
                 cubin = build(spec.source, arch, file[1])
                 modules[file] = stack.enter_context(driver.module(cubin.code))
             loaded[name] = driver.kernel(modules[file], spec.name)
-            if spec.shared_bytes > STATIC_SHARED_LIMIT:
-                driver.allow_shared(loaded[name], spec.shared_bytes)
+            if shared[name] > STATIC_SHARED_LIMIT:
+                driver.allow_shared(loaded[name], shared[name])
         yield loaded
 
 

@@ -50,8 +50,10 @@ template <int count> inline void sync_first() {
     host::team = count;
     host::yield(host::AT_TEAM);
 }
-inline void store_shared(unsigned* p, unsigned value) { *p = value; }
-inline unsigned load_shared(const unsigned* p) { return *p; }
+inline void store_release_shared(unsigned* p, unsigned value) { *p = value; }
+inline unsigned load_acquire_shared(const unsigned* p) { return *p; }
+inline float reciprocal(float a) { return 1.0f / a; }
+inline float reciprocal_root(float a) { return 1.0f / sqrtf(a); }
 inline void pause() { host::yield(host::READY); }
 inline float load_fresh(const float* p) { return load_aligned<float>(p); }
 inline float4 load_fresh4(const float* p) { return load_aligned<float4>(p); }
