@@ -18,17 +18,11 @@ from attrib.errors import SchemaError
 
 SUFFIX = ".parquet"
 BATCH_ROWS = 1 << 16
-TABLES = (
-    *(sch.KERNEL, sch.MEMCPY, sch.MEMSET, sch.RUNTIME, sch.GRAPH_TRACE, sch.NODE_EVENTS, sch.GRAPH_EVENTS),
-    *(sch.GPU, sch.CUDA_DEVICE, sch.NVTX, "StringIds", "PROCESSES", "ThreadNames", "TARGET_INFO_CUDA_CONTEXT_INFO"),
-    *("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "DIAGNOSTIC_EVENT", "ANALYSIS_DETAILS"),
-)
-"""Tables that are copied; the others (samples, scheduling, OS calls) can be far larger and nothing here reads them."""
 
 
 def is_export(folder: Path) -> bool:
     """Whether a folder holds a table of a Parquet export."""
-    return any((folder / f"{table}{SUFFIX}").exists() for table in TABLES)
+    return any((folder / f"{table}{SUFFIX}").exists() for table in sch.TABLES)
 
 
 def to_sqlite(folder: Path, target: Path) -> None:
@@ -39,7 +33,7 @@ def to_sqlite(folder: Path, target: Path) -> None:
     with closing(sqlite3.connect(target, isolation_level=None)) as database:
         database.execute("PRAGMA journal_mode = OFF")
         database.execute("PRAGMA synchronous = OFF")
-        for table in TABLES:
+        for table in sch.TABLES:
             path = folder / f"{table}{SUFFIX}"
             if path.exists():
                 database.execute("BEGIN")

@@ -20,6 +20,13 @@ GPU = "TARGET_INFO_GPU"
 CUDA_DEVICE = "TARGET_INFO_CUDA_DEVICE"
 NVTX = "NVTX_EVENTS"
 
+TABLES = (
+    *(KERNEL, MEMCPY, MEMSET, RUNTIME, GRAPH_TRACE, NODE_EVENTS, GRAPH_EVENTS, GPU, CUDA_DEVICE, NVTX),
+    *("StringIds", "PROCESSES", "ThreadNames", "TARGET_INFO_CUDA_CONTEXT_INFO", "ANALYSIS_DETAILS"),
+    *("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE", "DIAGNOSTIC_EVENT"),
+)
+"""Tables that anything here reads; the others (samples, scheduling, OS calls) can be far larger."""
+
 # Any of these makes a SQLite file an nsys export, however much was trimmed from it.
 _MARKS = (KERNEL, MEMCPY, RUNTIME, GRAPH_TRACE, NVTX, "META_DATA_EXPORT", "EXPORT_META_DATA", GPU)
 
@@ -46,12 +53,21 @@ class Schema:
 
 
 def probe(connection: sqlite3.Connection, path: Path) -> Schema:
-    """List tables and columns; raises SchemaError when the file is a database but no nsys export."""
-    names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table','view')")]
-    tables = {
-        name: frozenset(row[1] for row in connection.execute('PRAGMA table_info("{}")'.format(name.replace('"', '""'))))
-        for name in names
-    }
+    """List tables and columns; raises SchemaError when the file is a database but no nsys export.
+
+    A view where nsys writes a table is refused: what it computes need not end.
+    """
+    listed = connection.execute("SELECT name, type FROM sqlite_master WHERE type IN ('table','view')").fetchall()
+    tables: dict[str, frozenset[str]] = {}
+    for name, kind in listed:
+        if kind == "view" and name in TABLES:
+            raise SchemaError(f"{path}: {name} is a view, and nsys writes tables; export the report again")
+        try:
+            rows = connection.execute('PRAGMA table_info("{}")'.format(name.replace('"', '""')))
+            tables[name] = frozenset(row[1] for row in rows)
+        except sqlite3.OperationalError:
+            if name in TABLES:  # another one may be a virtual table of a module that is not here
+                raise
     if not any(mark in tables for mark in _MARKS):
         found = ", ".join(sorted(tables)[:3]) or "no tables"
         raise SchemaError(

@@ -20,6 +20,7 @@ from attrib.rowgroups import Groups, group, neighbours, signatures, take
 from attrib.trace import PID_MASK, PID_SHIFT, Api, Ranges, Trace
 
 GRAPH_SHIFT = 32
+HOUR_NS = 3_600_000_000_000
 NO_DEVICE = (1 << 32) - 1
 """Device -1, which an export that does not say has, in the low half of a (process, device) code."""
 SLOW_FIRST = 3.0
@@ -125,6 +126,8 @@ def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDA
         "launch without timestamps": (start == 0) & (end == 0),
         "launch that ends before it starts": end < start,
     }
+    if start[0] < 0 or end.max() - max(int(start[0]), 0) > HOUR_NS:  # rows are in start order
+        reasons["launch with a time before 0 or longer than an hour"] = (start < 0) | (end - HOUR_NS > start)
     if trace.first_api_ns is not None:
         reasons["launch before the first API call"] = start < trace.first_api_ns
     good = np.ones(len(start), bool)

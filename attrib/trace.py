@@ -27,6 +27,8 @@ PID_SHIFT = 24
 PID_MASK = 0xFFFFFF
 THREAD_MASK = ~PID_MASK
 LOCK_TIMEOUT_S = 2.0
+_STEERING = dict.fromkeys([*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
+"""Control characters and those that turn the direction of writing."""
 _MAX_NAME = 4096  # characters read of a kernel name: longer ones are real, and no rule looks further
 
 
@@ -92,8 +94,9 @@ class Trace:
     def connect(self) -> closing[sqlite3.Connection]:
         """A read-only connection, closed on leaving the `with` block."""
         connection = sqlite3.connect(readonly_uri(self._database), uri=True, timeout=LOCK_TIMEOUT_S)
-        connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        connection.text_factory = _text
         connection.execute("PRAGMA query_only = 1")
+        connection.execute("PRAGMA trusted_schema = 0")
         return closing(connection)
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -244,6 +247,7 @@ class Trace:
             return None
         number, name, bus, sms, bandwidth, warps, per_warp = rows[0]
         try:
+            bandwidth = bandwidth if bandwidth is None or bandwidth > 0 else None
             threads = float(warps * per_warp) if warps and per_warp else np.nan
             return Gpu(
                 int(number), str(name), str(bus or ""), float(sms or np.nan), float(bandwidth or np.nan), threads
@@ -301,6 +305,12 @@ def open_trace(path: str | Path, reader: str = "auto") -> Trace:
     if cleanup is not None:
         weakref.finalize(trace, cleanup)
     return trace
+
+
+def _text(raw: bytes) -> str:
+    """Text of the export. What is no UTF-8, and what would steer a terminal, becomes `�`."""
+    text = raw.decode("utf-8", "replace")
+    return text if text.isprintable() else text.translate(_STEERING)
 
 
 def _unreadable(path: Path, error: Exception) -> AttribError:
