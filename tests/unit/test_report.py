@@ -53,9 +53,9 @@ def test_tables_repeat_the_census_in_every_grouping() -> None:
         columns = run["rows"][by]["columns"]
         assert run["rows"][by]["omitted"] == 0
         for key, values in columns.items():
-            expected = [row[key] for row in sites]
-            exact = not any(isinstance(value, float) for value in expected)
-            assert values == (expected if exact else pytest.approx(expected, rel=1e-6)), (by, key)
+            for value, row in zip(values, sites, strict=True):
+                exact = not isinstance(row[key], float)
+                assert value == (row[key] if exact else pytest.approx(row[key], rel=1e-6)), (by, row["site"], key)
 
 
 def test_the_hand_worked_step(tmp_path: Path) -> None:
