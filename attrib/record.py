@@ -226,6 +226,7 @@ def record(
             _store(work, recording)
             name = runs.run_name(datetime.now(UTC), target.label, manifest.build.name)
             folder = runs.free_folder(out, name)
+            api.report(work, label=folder.name).write(work / "report.html")
             work.chmod(0o755)
             work.rename(folder)
     except BaseException:

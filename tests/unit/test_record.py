@@ -95,8 +95,8 @@ def test_a_decode_recording(attrib: Attrib, work: Path) -> None:
     assert run.endswith("-14b-tg128-reference")
     folder = work / "runs" / run
     assert sorted(p.name for p in folder.iterdir()) == [
-        "anatomy.csv", "anatomy.png", "bench.json", "census.csv", "census.png", "manifest.json", "stragglers.png",
-        "trace.sqlite",
+        "anatomy.csv", "anatomy.png", "bench.json", "census.csv", "census.png", "manifest.json", "report.html",
+        "stragglers.png", "trace.sqlite",
     ]  # fmt: skip
 
     total = fake.WARM_UP + fake.TRACED
@@ -170,10 +170,12 @@ def test_two_recordings_of_one_second_do_not_meet(tmp_path: Path) -> None:
 
 def test_a_prompt_recording(attrib: Attrib, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_TRACE", str(fake.prefill_trace().write(tmp_path / "prefill.sqlite")))
+    monkeypatch.setenv("FAKE_MANIFEST", str(fake.write_manifest(tmp_path / "prefill.json", "pp512")))
     document = attrib("record", "7b:pp512", "--json").json()
     assert document["complete"] is None
     assert document["stragglers"] is None
     assert not list((work / "runs").glob("*/stragglers.png"))
+    assert len(list((work / "runs").glob("*/report.html"))) == 1
     assert document["census"]["steps"]["launches"] == 4
     assert document["inflation"]["traced_span_ms"] == pytest.approx(0.040)
     assert document["inflation"]["traced_step_ms"] == pytest.approx(0.049)
