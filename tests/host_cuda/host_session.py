@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,8 @@ from engine import fast_plan, tiles
 from engine import kernels_ops as ops
 from engine.config import ModelConfig
 from engine.dispatch import Build
-from engine.gguf import Reader
 from engine.fast_model import Matrix, matrices, resident
+from engine.gguf import Reader
 from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight
 from engine.prefill import Gemm
 from engine.program import buffer_sizes, decode, prefill
@@ -28,17 +29,21 @@ from tests.host_cuda.launcher import aligned, launch
 Halves = NDArray[np.float16]
 
 
-def stored(config: ModelConfig) -> Iterator[tuple[Tensor, NDArray[np.uint8]]]:
-    """Every tensor of a file or of a synthetic model, with its stored rows."""
-    reader = Reader(config.path) if config.path else None
-    for tensor in config.model.tensors:
-        rows = reader.rows(tensor, 0, tensor.rows) if reader else host_rows(config, tensor, 0, tensor.rows)
-        yield tensor, rows
+@cache
+def _reader(path: Path) -> Reader:
+    return Reader(path)
+
+
+def stored(config: ModelConfig, tensor: Tensor) -> NDArray[np.uint8]:
+    """A tensor's rows as stored, of a file or of a synthetic model."""
+    if config.path is None:
+        return host_rows(config, tensor, 0, tensor.rows)
+    return _reader(config.path).rows(tensor, 0, tensor.rows)
 
 
 def reference_of(config: ModelConfig, rounding: Rounding) -> Decoder:
     """The float64 decoder over the dequantized weights of a file or of a synthetic model."""
-    weights = {tensor.name: dequantize(tensor.quant, rows, tensor.cols) for tensor, rows in stored(config)}
+    weights = {t.name: dequantize(t.quant, stored(config, t), t.cols) for t in config.model.tensors}
     vectors = {name: values[0] if len(values) == 1 else values for name, values in weights.items()}
     return Decoder(config.model.shape, vectors, rounding)
 
@@ -65,8 +70,7 @@ class HostSession:
                 self.buffers[name][:] = array.view(np.uint8)
 
     def _rows(self, tensor: Tensor) -> NDArray[np.uint8]:
-        rows = host_rows(self.config, tensor, 0, tensor.rows)
-        return aligned(to_gpu(tensor.quant, rows, tensor.cols).reshape(-1))
+        return aligned(to_gpu(tensor.quant, stored(self.config, tensor), tensor.cols).reshape(-1))
 
     def _join_biases(self) -> None:
         for layer in range(self.config.model.shape.layers):
@@ -145,10 +149,10 @@ class HostSession:
 
 def stored_order(config: ModelConfig, matrix: Matrix) -> NDArray[np.uint8]:
     """Stored rows of a fused matrix in packed order, by the description of its parts."""
-    width = host_rows(config, matrix.parts[0].tensor, 0, 1).shape[1]
+    width = stored(config, matrix.parts[0].tensor).shape[1]
     out = np.empty((matrix.rows, width), np.uint8)
     for part in matrix.parts:
-        rows = host_rows(config, part.tensor, 0, part.tensor.rows)
+        rows = stored(config, part.tensor)
         if part.half:
             out[part.base : part.base + len(rows)] = rows[tiles.pair_order(len(rows), 2 * part.half)]
         else:
