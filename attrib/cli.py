@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attrib import cli_ab, cli_compare, cli_perfetto, cli_record, cli_report, cli_rules, cli_runs
-from attrib.cli_guard import guarded, print_json
+from attrib import cli_ab, cli_compare, cli_fleet, cli_perfetto, cli_record, cli_report, cli_rules, cli_runs
+from attrib.cli_guard import entry, guarded, print_json
 from attrib.cli_options import (
     ByOption,
     ClassOption,
@@ -132,6 +132,7 @@ def anatomy(
     Example: attrib anatomy tg16.sqlite d3254.sqlite --plot growth.png
     """
     from attrib import api
+    from attrib.anatomy import growth
 
     require_distinct((output.csv, output.plot), [*traces, *source.files()])
     results = [(path, api.anatomy(a)) for path, a in _attributions(traces, reader, source, selection)]
@@ -143,14 +144,15 @@ def anatomy(
         labels = anchors if distinct else [path.name for path, _ in results]
         plot_anatomy([r for _, r in results], str(output.plot), labels)
     _outputs(results, output.csv, None)
+    pair = growth(*(result for _, result in results)) if len(results) == 2 else None
     if output.json:
-        _print_all([result.to_json() for _, result in results])
+        _print_all([result.to_json() for _, result in results], **{"growth": pair.to_json()} if pair else {})
         return
     from attrib import tables
 
     tables.print_anatomy(tables.console(), [(path.name, result) for path, result in results])
-    if len(results) == 2:
-        tables.print_growth(tables.console(), results[0][1], results[1][1])
+    if pair is not None:
+        tables.print_growth(tables.console(), pair)
 
 
 @app.command()
@@ -226,15 +228,16 @@ def _outputs(results: list[tuple[Path, Any]], csv: Path | None, plot: Path | Non
             result.plot(str(numbered(plot, place, len(results))))
 
 
-def _print_all(documents: list[dict[str, Any]]) -> None:
-    """One object; several traces give one object with a list."""
-    body = documents[0] if len(documents) == 1 else {"schema": "attrib.list/1", "results": documents}
+def _print_all(documents: list[dict[str, Any]], **more: Any) -> None:
+    """One object; several traces give one object with a list, and `more` of them together."""
+    body = documents[0] if len(documents) == 1 else {"schema": "attrib.list/1", "results": documents, **more}
     print_json(body)
 
 
 cli_record.register(app)
 cli_compare.register(app)
 cli_perfetto.register(app)
+cli_fleet.register(app)
 cli_runs.register(app)
 cli_ab.register(app)
 cli_rules.register(app)
@@ -246,4 +249,4 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for µ; it is no reason to fail
-    app()
+    entry(app)
