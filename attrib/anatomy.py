@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCHEMA = "attrib.anatomy/1"
+GROWTH_SCHEMA = "attrib.growth/1"
 SHORT_NS = 2000
 """A launch shorter than this is mostly launch cost."""
 
@@ -110,6 +111,35 @@ class Anatomy:
         from attrib.plots import plot_anatomy  # noqa: PLC0415 - matplotlib is imported only to draw
 
         plot_anatomy([self], path)
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What changed from one anatomy to another, such as from a short context to a long one; seconds per step.
+
+    `rows` has (category, first, second), NaN where a side has no such category. Each is a median over steps, so the
+    rows need not add up to the change of the span.
+    """
+
+    span: tuple[float, float]
+    rows: tuple[tuple[str, float, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Both sides and their difference in ms; unknown values are null."""
+
+        def sides(first: float, second: float) -> dict[str, float]:
+            return {"first_ms": first * 1e3, "second_ms": second * 1e3, "delta_ms": (second - first) * 1e3}
+
+        categories = [{"category": name, **sides(first, second)} for name, first, second in self.rows]
+        return document({"schema": GROWTH_SCHEMA, "span": sides(*self.span), "categories": categories})
+
+
+def growth(first: Anatomy, second: Anatomy) -> Growth:
+    """Categories in the order of the first, then those the second has alone."""
+    before, after = ({row.category: row.seconds for row in side.rows} for side in (first, second))
+    names = dict.fromkeys([*before, *after])
+    rows = tuple((name, before.get(name, np.nan), after.get(name, np.nan)) for name in names)
+    return Growth((first.span, second.span), rows)
 
 
 def copied_ns(attribution: Attribution) -> NDArray[np.int64]:

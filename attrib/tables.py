@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attrib.anatomy import Anatomy
+from attrib.anatomy import Anatomy, Growth
 from attrib.census import Census, SiteRow
 from attrib.device import GIGA
 from attrib.info import Info
@@ -257,15 +257,12 @@ def print_footnotes(out: Console, warnings: Iterable[str]) -> None:
     out.print()
 
 
-def print_growth(out: Console, short: Anatomy, long: Anatomy) -> None:
+def print_growth(out: Console, found: Growth) -> None:
     """What grew from the first anchor to the second, by category."""
-    before = {row.category: row.seconds for row in short.rows}
-    after = {row.category: row.seconds for row in long.rows}
-    total = long.span - short.span
-    out.print(Text(f"Growth: span {short.span * 1e3:.3f} → {long.span * 1e3:.3f} ms ({total * 1e3:+.3f} ms)"))
+    first, second = found.span
+    out.print(Text(f"Growth: span {first * 1e3:.3f} → {second * 1e3:.3f} ms ({(second - first) * 1e3:+.3f} ms)"))
     table = _table(("category", "left"), ("first ms", "right"), ("second ms", "right"), ("Δ ms", "right"))
-    for name in dict.fromkeys([*before, *after]):
-        a, b = before.get(name, math.nan), after.get(name, math.nan)
+    for name, a, b in found.rows:
         table.add_row(
             name,
             number(a * 1e3, 3),

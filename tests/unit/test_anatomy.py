@@ -9,6 +9,7 @@ import pytest
 
 from attrib import api
 from attrib.categories import category_of, order, patterns
+from tests.conftest import Attrib
 from tests.helpers import data, small_step
 from tests.helpers.nsysgen import GB10, Kernel, Node, Trace
 from tests.helpers.small_step import Part
@@ -122,3 +123,24 @@ def test_template_arguments_decide_no_category(tmp_path: Path) -> None:
     kernel = Kernel("vectorized_elementwise_kernel", "void vectorized_elementwise_kernel<gemm_op<4>>(rms_norm *)")
     trace, _ = small_step.write(tmp_path, [Part(Node(kernel, 5000), "")])
     assert [row.category for row in api.anatomy(trace).rows] == ["elementwise", "idle"]
+
+
+def test_growth_of_a_pair(attrib: Attrib, tmp_path: Path) -> None:
+    """5 µs become 7, a category that one side lacks is unknown there, and the table's numbers are the object's."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, parts in ((one, (("rms_norm", 5000),)), (other, (("rms_norm", 7000), ("rope_neox", 3000)))):
+        folder.mkdir()
+        small_step.write(folder, [Part(Node(Kernel(name), ns), "") for name, ns in parts])
+    paths = one / "trace.sqlite", other / "trace.sqlite"
+    document = attrib("anatomy", *paths, "--json").json()
+    assert [result["schema"] for result in document["results"]] == ["attrib.anatomy/1"] * 2
+    found = document["growth"]
+    assert found["schema"] == "attrib.growth/1"
+    rows = {row.pop("category"): row for row in found["categories"]}
+    assert list(rows) == ["norm", "idle", "rope"]
+    assert rows["norm"] == pytest.approx({"first_ms": 0.005, "second_ms": 0.007, "delta_ms": 0.002})
+    assert rows["rope"] == {"first_ms": None, "second_ms": pytest.approx(0.003), "delta_ms": None}
+    spans = [result["steps"]["span_ms"] for result in document["results"]]
+    assert found["span"]["delta_ms"] == pytest.approx(spans[1] - spans[0])
+    assert "+0.002" in attrib("anatomy", *paths).out
+    assert "growth" not in attrib("anatomy", *paths, paths[0], "--json").json()
