@@ -19,29 +19,11 @@ from typing import Any
 from attrib import ab, builds, stats, store, verify
 from attrib.errors import RefusedError
 from attrib.record import interruptible, parse_target
+from attrib.runs_schema import LEVER_WRITTEN
 
 LANDED, REVERTED, VETOED = "LANDED", "REVERTED", "VETOED"
 SCHEMA = "attrib.lever/1"
 PAGE_WIDTH = 112
-_WRITTEN = (
-    "name", "question", "mechanism", "bar", "anchors", "guards", "site", "base", "new", "gates", "written_utc",
-)  # fmt: skip
-_TABLE = f"""
-CREATE TABLE IF NOT EXISTS levers (
-    name TEXT PRIMARY KEY, question TEXT, mechanism TEXT, bar REAL, anchors TEXT, guards TEXT, site TEXT, base TEXT,
-    new TEXT, gates TEXT, written_utc TEXT, digest TEXT, started_utc TEXT, measurements TEXT, verdict TEXT, why TEXT,
-    decided_utc TEXT
-);
-CREATE TRIGGER IF NOT EXISTS levers_written BEFORE UPDATE OF {", ".join(_WRITTEN)}, digest, started_utc ON levers
-WHEN OLD.started_utc IS NOT NULL OR OLD.verdict IS NOT NULL
-BEGIN SELECT RAISE(ABORT, 'what was written before the first window cannot change after it'); END;
-CREATE TRIGGER IF NOT EXISTS levers_kept BEFORE DELETE ON levers
-WHEN OLD.started_utc IS NOT NULL OR OLD.verdict IS NOT NULL
-BEGIN SELECT RAISE(ABORT, 'a lever that was measured or vetoed stays in the ledger'); END;
-CREATE TRIGGER IF NOT EXISTS levers_replaced BEFORE INSERT ON levers
-WHEN EXISTS (SELECT 1 FROM levers WHERE name = NEW.name AND (started_utc IS NOT NULL OR verdict IS NOT NULL))
-BEGIN SELECT RAISE(ABORT, 'a lever that was measured or vetoed cannot be replaced'); END;
-"""
 
 
 @dataclass(frozen=True)
@@ -71,7 +53,7 @@ class Lever:
     @property
     def digest(self) -> str:
         """Hash of what was written, to quote in a commit before measuring."""
-        written = {key: value for key, value in asdict(self).items() if key in _WRITTEN}
+        written = {key: value for key, value in asdict(self).items() if key in LEVER_WRITTEN}
         return hashlib.sha256(json.dumps(written, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +81,6 @@ def write(out: Path, lever: Lever, veto: str = "") -> Lever:
     if veto:
         written = replace(written, verdict=VETOED, why=veto, decided_utc=now)
     with store.connect(out) as db:
-        db.executescript(_TABLE)
         old = _find(db, lever.name)
         if old is not None and (old.started_utc or old.verdict):
             state = old.verdict or f"measured since {old.started_utc}"
@@ -112,7 +93,6 @@ def write(out: Path, lever: Lever, veto: str = "") -> Lever:
 def load(out: Path, name: str) -> Lever:
     """A lever by name; raises RefusedError naming the known ones."""
     with store.connect(out) as db:
-        db.executescript(_TABLE)
         found = _find(db, name)
         names = [row["name"] for row in db.execute("SELECT name FROM levers ORDER BY written_utc")]
     if found is None:
@@ -124,7 +104,6 @@ def load(out: Path, name: str) -> Lever:
 def load_all(out: Path) -> list[Lever]:
     """Every lever, oldest first."""
     with store.connect(out) as db:
-        db.executescript(_TABLE)
         return [_lever(row) for row in db.execute("SELECT * FROM levers ORDER BY written_utc, name")]
 
 

@@ -34,11 +34,38 @@ EXPERIMENTS: Mapping[str, str] = {
     "new": "TEXT", "verdict": "TEXT", "bar": "REAL", "change_pct": "REAL", "low_pct": "REAL", "high_pct": "REAL",
     "sep": "INTEGER", "pairs": "INTEGER", "result": "TEXT",
 }  # fmt: skip
+LEVERS: Mapping[str, str] = {
+    "name": "TEXT PRIMARY KEY", "question": "TEXT", "mechanism": "TEXT", "bar": "REAL", "anchors": "TEXT",
+    "guards": "TEXT", "site": "TEXT", "base": "TEXT", "new": "TEXT", "gates": "TEXT", "written_utc": "TEXT",
+    "digest": "TEXT", "started_utc": "TEXT", "measurements": "TEXT", "verdict": "TEXT", "why": "TEXT",
+    "decided_utc": "TEXT",
+}  # fmt: skip
+LEVER_WRITTEN = (
+    "name", "question", "mechanism", "bar", "anchors", "guards", "site", "base", "new", "gates", "written_utc",
+)  # fmt: skip
+"""What of a lever is written before the first window, and may not change after it."""
+_LEVER_DECIDED = "OLD.started_utc IS NOT NULL OR OLD.verdict IS NOT NULL"
+_TRIGGERS: Mapping[str, str] = {
+    "levers_written": (
+        f"BEFORE UPDATE OF {', '.join(LEVER_WRITTEN)}, digest, started_utc ON levers WHEN {_LEVER_DECIDED} "
+        "BEGIN SELECT RAISE(ABORT, 'what was written before the first window cannot change after it'); END"
+    ),
+    "levers_kept": (
+        f"BEFORE DELETE ON levers WHEN {_LEVER_DECIDED} "
+        "BEGIN SELECT RAISE(ABORT, 'a lever that was measured or vetoed stays in the ledger'); END"
+    ),
+    "levers_replaced": (
+        "BEFORE INSERT ON levers WHEN EXISTS "
+        "(SELECT 1 FROM levers WHERE name = NEW.name AND (started_utc IS NOT NULL OR verdict IS NOT NULL)) "
+        "BEGIN SELECT RAISE(ABORT, 'a lever that was measured or vetoed cannot be replaced'); END"
+    ),
+}
 _TABLES: Mapping[str, tuple[Mapping[str, str], str]] = {
     "runs": (RUNS, ""),
     "sites": (SITES, ", PRIMARY KEY (run, site)"),
     "noise": (NOISE, ", PRIMARY KEY (device, anchor)"),
     "experiments": (EXPERIMENTS, ""),
+    "levers": (LEVERS, ""),
 }
 VIEWS: Mapping[str, str] = {
     # the newest recording of each anchor on each device
@@ -73,13 +100,15 @@ VIEWS: Mapping[str, str] = {
 
 
 def _tables(connection: sqlite3.Connection) -> None:
-    """Every table with every column, whatever the database had before."""
+    """Every table with every column, whatever the database had before, and what guards the ledger of levers."""
     for table, (columns, key) in _TABLES.items():
         listed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
         connection.execute(f"CREATE TABLE IF NOT EXISTS {table} ({listed}{key})")
         have = {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
         for name in columns.keys() - have:
             connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {columns[name].split()[0]}")
+    for name, rule in _TRIGGERS.items():
+        connection.execute(f"CREATE TRIGGER IF NOT EXISTS {name} {rule}")
 
 
 def _views(connection: sqlite3.Connection) -> None:
