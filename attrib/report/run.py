@@ -28,7 +28,7 @@ DIGITS = 7
 COLUMNS = (
     "site", "category", "launches", "bytes", "kv_bytes", "exclusive_us", "duration_us", "gbps", "gbps_duration",
     "pct_of_peak", "class_gbps", "ms_per_step", "pct_of_span", "spread_pct", "recoverable_ms", "straggler",
-    "impossible", "overlapped",
+    "impossible", "overlapped", "wait_us",
 )  # fmt: skip
 """Keys of a census row, in JSON names, that the page's tables show."""
 
@@ -63,6 +63,7 @@ def run_part(subject: Subject, rate_class: str | None = None) -> RunPart:
         "label": subject.label,
         "census": by_site.to_json(),
         "class_curve": _curve(by_site),
+        "stages": by_site.stages.describe() if by_site.stages is not None else None,
         "rows": {name: _rows(found) for name, found in (("site", by_site), ("kernel", by_kernel), ("layer", by_layer))},
         "stragglers": ranked.to_json() if ranked is not None else None,
         "stragglers_lack": lacking,

@@ -60,6 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pages.recorded(pages.DECODE).write(place / "run.html")
     pages.pair().write(place / "pair.html")
     pages.recorded("train-2gpu-after-2026.2", None).write(place / "unknown.html")
+    pages.staged(place).write(place / "staged.html")
     pages.hostile(place).write(place / "hostile.html")
     return place
 

@@ -36,7 +36,7 @@ def focus_timeline(browser: Browser) -> None:
     browser.run(f"document.querySelector('{STAGE}').focus()")
 
 
-@pytest.mark.parametrize("name", ["run", "pair", "unknown", "hostile"])
+@pytest.mark.parametrize("name", ["run", "pair", "unknown", "hostile", "staged"])
 @pytest.mark.parametrize("width", [1360, 390])
 def test_loads_without_a_word_and_fits_its_width(browser: Browser, folder: Path, name: str, width: int) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
@@ -350,6 +350,18 @@ def test_without_bytes_every_part_says_what_it_lacks(browser: Browser, folder: P
     ]
     assert set(column(browser, 7)) == {"–"}
     assert set(column(browser, 4)) == {"–"}
+    assert browser.console() == []
+
+
+def test_stages_have_their_waits(browser: Browser, folder: Path) -> None:
+    browser.open(folder / "staged.html")
+    assert "waiting" in browser.texts("#census th .label")
+    focus_timeline(browser)
+    browser.keys(Keys.HOME, *[Keys.ARROW_RIGHT] * 4)
+    panel = browser.one(".launch").text
+    assert "launch or stage\n5 of 8" in panel
+    assert "waiting, mean\n300 ns" in panel
+    assert browser.texts("#anatomy tfoot td")[-2:] == ["6", "0.002"]
     assert browser.console() == []
 
 

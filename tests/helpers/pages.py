@@ -10,7 +10,7 @@ from typing import Any
 from attrib.attribution import Options
 from attrib.report.page import Report, pair_report, run_report
 from attrib.report.subject import Subject, load
-from tests.helpers import data, small_step
+from tests.helpers import data, persistent_step, small_step
 from tests.helpers.nsysgen import H200, Kernel, Node, Trace
 
 DECODE, LONG = "llama.cpp-14b-tg16-h200", "llama.cpp-14b-d3254-tg16-h200"
@@ -48,6 +48,12 @@ def small(folder: Path) -> Report:
     """The report of the step worked out by hand."""
     trace, manifest = small_step.write(folder)
     return run_report(load(trace, Options(manifest=manifest)), "220:225")
+
+
+def staged(folder: Path) -> Report:
+    """The report of a step that one persistent kernel runs, divided into its stages."""
+    trace, manifest = persistent_step.write(folder)
+    return run_report(load(trace, Options(manifest=manifest)), "2000:3000")
 
 
 def hostile(folder: Path) -> Report:

@@ -77,6 +77,18 @@ def test_the_hand_worked_step(tmp_path: Path) -> None:
     assert rates == pytest.approx({(0, "ffn_down/q4_K"): 200.0, (1, "ffn_down/q4_K"): 2_000_000 / 7500})
 
 
+def test_stages_of_a_persistent_kernel_lie_on_the_timeline(tmp_path: Path) -> None:
+    run = pages.of_first_run(pages.staged(tmp_path))
+    line = run["timeline"]
+    assert line["start_ns"] == [0, 2500, 4500, 14_500, 17_500, 25_500, 28_500, 53_000]
+    assert line["wait_ns"] == [None, 0, 100, 200, 300, 400, 500, None]
+    assert line["idle_ns"] == [[2000, 500], [52_500, 500]]
+    assert "6 stages of one kernel, persistent_step" in run["stages"]
+    waits = dict(zip(run["rows"]["site"]["columns"]["site"], run["rows"]["site"]["columns"]["wait_us"], strict=True))
+    assert (waits["output/q6_K"], waits["argmax"]) == (pytest.approx(0.5), None)
+    assert pages.of_first_run(pages.recorded(DECODE))["stages"] is None
+
+
 @pytest.mark.parametrize(("name", "model"), TRACES)
 def test_the_timeline_closes_to_the_nanosecond(name: str, model: str | None) -> None:
     found = timeline(pages.subject(name, model).attribution)

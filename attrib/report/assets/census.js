@@ -37,6 +37,7 @@ function censusColumns(run) {
     column("bytes", "bytes", "MB / launch", (v) => (known(v) ? fixed(v / 1e6, v < 1e5 ? 3 : 1) : UNKNOWN), "weight bytes as stored; KV bytes where the site reads the cache alone", (row) => moved(row) ?? null),
     column("exclusive_us", "exclusive", "µs / launch", microseconds, "time the launch added to the step"),
     column("duration_us", "duration", "µs / launch", microseconds, "end − start, overlap included"),
+    ...(run.stages ? [column("wait_us", "waiting", "µs / stage", microseconds, "mean over blocks at the dependency in front of a stage")] : []),
     column("gbps", "rate", "GB/s", rate, "bytes / exclusive time", (row) => over(row, row.exclusive_us)),
     column("gbps_duration", "by duration", "GB/s", rate, "bytes / duration", (row) => over(row, row.duration_us)),
     column("pct_of_peak", "of peak", "%", (v) => fixed(v, 0), "of the device's DRAM peak", ofPeak),
@@ -48,13 +49,16 @@ function censusColumns(run) {
   ];
 }
 
+// a kernel that timed its stages is divided into them, and each is a row of its own
+const launchWord = (run) => (run.stages ? ["launch or stage", "launches and stages"] : ["launch", "launches"]);
+
 function kernelList(run, variants) {
   const total = variants.reduce((sum, [, number]) => sum + number, 0);
   return el("ul", { class: "kernels" }, variants.map(([place, number]) => {
     const variant = run.variants[place];
     const size = (sizes) => (sizes.some((one) => one < 0) ? "unknown" : sizes.join(" × "));
     return el("li", {}, el("code", { text: variant.kernel }),
-      el("div", { class: "shape", text: `${plural(number, "launch", "launches")} of ${total} · grid ${size(variant.grid)} · block ${size(variant.block)} threads` }));
+      el("div", { class: "shape", text: `${fixed(number, 0)} of ${plural(total, ...launchWord(run))} · grid ${size(variant.grid)} · block ${size(variant.block)} threads` }));
   }));
 }
 
@@ -116,4 +120,5 @@ function startCensus(host, run, timeline) {
     table.setRows(rows[name]);
   }
   host.append(omitted);
+  if (run.stages) host.append(el("p", { class: "remark", text: `${run.stages}.` }));
 }

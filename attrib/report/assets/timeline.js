@@ -36,7 +36,7 @@ class Timeline {
     this.hint = el("div", { class: "hint" }, "Ctrl + wheel zooms, drag pans");
     this.stage = el("div", {
       class: "stage", tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-describedby": help,
-      "aria-label": `Timeline of ${plural(this.scene.count, "launch", "launches")} in ${duration(this.scene.span)}`,
+      "aria-label": `Timeline of ${plural(this.scene.count, ...launchWord(this.run))} in ${duration(this.scene.span)}`,
     }, this.canvas, this.tip, this.hint);
     this.panel = el("div", { class: "launch", "aria-live": "polite" });
     host.append(
@@ -156,7 +156,7 @@ class Timeline {
     const variant = this.run.variants[line.variant[i]];
     const size = (sizes) => (sizes.some((one) => one < 0) ? "unknown" : sizes.join(" × "));
     const facts = [
-      ["launch", `${i + 1} of ${this.scene.count}`], ["layer", line.layer[i] < 0 ? UNKNOWN : String(line.layer[i])], ["stream", String(line.streams[line.stream[i]].stream)],
+      [launchWord(this.run)[0], `${i + 1} of ${this.scene.count}`], ["layer", line.layer[i] < 0 ? UNKNOWN : String(line.layer[i])], ["stream", String(line.streams[line.stream[i]].stream)],
       ["start", duration(line.start_ns[i])], ["duration", duration(line.duration_ns[i])], ["exclusive", duration(line.exclusive_ns[i])],
       ...(known(line.wait_ns?.[i]) ? [["waiting, mean", duration(line.wait_ns[i])]] : []), ["overlapped", duration(line.duration_ns[i] - line.exclusive_ns[i])], ["weights", bytes(line.weight_bytes[i])], ["KV", bytes(line.kv_bytes[i])],
       ["rate, exclusive", this.gbps(this.scene.exclusiveRate(i))], ["rate, duration", this.gbps(this.scene.rate(i))], ["class of this size", this.gbps(this.scene.classRate(line.weight_bytes[i]))],
