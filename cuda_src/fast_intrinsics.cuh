@@ -31,6 +31,8 @@ template <int count> DEVICE void sync_first() { asm volatile("bar.sync 1, %0;" :
 DEVICE void store_release_shared(u32* p, u32 value) {
     asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(p)), "r"(value) : "memory");
 }
+// Says only that words read before are done with: a release would wait for the bulk copies on their way.
+DEVICE void store_shared(u32* p, u32 value) { *(volatile u32*)p = value; }
 DEVICE u32 load_acquire_shared(const u32* p) {
     u32 value;
     asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"

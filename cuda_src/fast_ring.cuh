@@ -64,7 +64,7 @@ struct Intake {
             if ((int)(freed - next.w) < 0) return true;
             bulk_copy(base + (next.z & 0xffff), (const void*)((u64)next.y << 32 | next.x), next.z >> 16,
                       full + sent % RING_COPIES, STREAMING);
-            store_release_shared(&book->sent, ++sent);
+            store_shared(&book->sent, ++sent);
         }
         return false;
     }

@@ -51,6 +51,7 @@ template <int count> inline void sync_first() {
     host::yield(host::AT_TEAM);
 }
 inline void store_release_shared(unsigned* p, unsigned value) { *p = value; }
+inline void store_shared(unsigned* p, unsigned value) { *p = value; }
 inline unsigned load_acquire_shared(const unsigned* p) { return *p; }
 inline float reciprocal(float a) { return 1.0f / a; }
 inline float reciprocal_root(float a) { return 1.0f / sqrtf(a); }
