@@ -116,13 +116,15 @@ class Painter {
 
   lane(track, state) {
     const { context: c, scene } = this;
-    const [first, last] = scene.visible(state.view);
-    for (let i = first; i < last; i++) {
-      if (scene.line.stream[i] !== track.stream || Math.min(scene.line.lane[i], MAX_LANES - 1) !== track.lane) continue;
+    let drawn = -1; // launches that share a pixel with the one before are not seen
+    for (const i of scene.within(track.items, state.view)) {
+      const reach = this.x(scene.end[i], state.view);
+      if (Math.floor(reach) <= drawn) continue;
+      drawn = Math.floor(reach);
       const fill = this.fill(i, state);
       c.globalAlpha = this.alpha(i, state);
       c.fillStyle = fill;
-      const [left, right] = this.box(this.x(scene.line.start_ns[i], state.view), this.x(scene.end[i], state.view), track.y, track.height);
+      const [left, right] = this.box(this.x(scene.line.start_ns[i], state.view), reach, track.y, track.height);
       if (right - left > 30) this.label(i, fill, left, right, track);
       c.globalAlpha = 1;
     }
@@ -148,13 +150,14 @@ class Painter {
 
   ledger(track, state, view = state.view) {
     const { context: c, scene } = this;
-    const [first, last] = scene.visible(view);
-    for (let i = first; i < last; i++) {
-      const own = scene.line.exclusive_ns[i];
-      if (!own) continue;
+    let drawn = -1;
+    for (const i of scene.within(scene.owned, view)) {
+      const reach = this.x(scene.end[i], view);
+      if (Math.floor(reach) <= drawn) continue;
+      drawn = Math.floor(reach);
       c.globalAlpha = this.alpha(i, state);
       c.fillStyle = this.fill(i, state);
-      this.box(this.x(scene.end[i] - own, view), this.x(scene.end[i], view), track.y, track.height, false);
+      this.box(this.x(scene.end[i] - scene.line.exclusive_ns[i], view), reach, track.y, track.height, false);
     }
     c.globalAlpha = 1;
     for (const [start, length] of scene.line.idle_ns) {
@@ -181,33 +184,35 @@ class Painter {
     c.restore();
   }
 
+  // each pixel column as high as the most launches in flight in it
   depth(track, { view }) {
     const { context: c, scene } = this;
-    const y = (depth) => track.y + track.height - (depth / scene.deepest) * track.height;
+    const unit = track.height / scene.deepest;
     c.fillStyle = this.colours["line-strong"];
-    c.beginPath();
-    c.moveTo(this.gutter, y(0));
-    let before = 0;
-    for (const [time, depth] of scene.depth) {
-      const x = clamp(this.x(time, view), this.gutter, this.width);
-      if (time > view.end) break;
-      c.lineTo(x, y(before));
-      c.lineTo(x, y(depth));
-      before = depth;
+    let column = this.gutter;
+    let most = 0;
+    const first = Math.max(lowerBound(scene.depthTimes, view.begin) - 1, 0);
+    let depth = scene.depth[first];
+    const fill = (from, to, high) => c.fillRect(from, track.y + track.height - high * unit, to - from, high * unit);
+    for (let i = first; i < scene.depth.length; i++) {
+      const x = clamp(Math.floor(this.x(scene.depthTimes[i], view)), this.gutter, this.width);
+      if (x > column) {
+        fill(column, column + 1, Math.max(most, depth));
+        fill(column + 1, x, depth);
+        [column, most] = [x, depth];
+      }
+      depth = scene.depth[i];
+      most = Math.max(most, depth);
+      if (scene.depthTimes[i] > view.end) break;
     }
-    c.lineTo(clamp(this.x(scene.span, view), this.gutter, this.width), y(before));
-    c.lineTo(clamp(this.x(scene.span, view), this.gutter, this.width), y(0));
-    c.fill();
   }
 
   rates(track, state) {
     const { context: c, scene } = this;
     const top = scene.topRate;
     const y = (gbps) => track.y + track.height - Math.min(gbps / top, 1) * track.height;
-    const [first, last] = scene.visible(state.view);
-    for (let i = first; i < last; i++) {
+    for (const i of scene.within(track.items, state.view)) {
       const gbps = scene.rate(i);
-      if (!known(gbps)) continue;
       const [x0, x1] = [this.x(scene.line.start_ns[i], state.view), this.x(scene.end[i], state.view)];
       c.globalAlpha = this.alpha(i, state);
       c.fillStyle = this.fill(i, state);

@@ -5,6 +5,18 @@ const RULER = 24;
 const MIN_VIEW = 400;
 const MAX_LANES = 24;
 
+// the first place of an ascending list that holds no less than `limit`
+function lowerBound(values, limit) {
+  let low = 0;
+  let high = values.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (values[middle] < limit) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
 class Scene {
   constructor(run) {
     const line = run.timeline;
@@ -12,9 +24,11 @@ class Scene {
     this.category = line.site.map((site) => run.sites[site].category);
     this.end = line.start_ns.map((start, i) => start + line.duration_ns[i]);
     this.classByBytes = run.class_curve;
+    this.rates = line.weight_bytes.map((count, i) => (count !== null && line.duration_ns[i] > 0 ? count / line.duration_ns[i] : NaN));
     this.layers = this.findLayers();
     this.tracks = this.layOut();
-    this.depth = this.findDepth();
+    this.shareOut();
+    this.findDepth();
     // the widest launch before each one bounds how far back a search has to look
     this.latest = [];
     this.end.forEach((end, i) => this.latest.push(Math.max(end, this.latest[i - 1] ?? 0)));
@@ -23,8 +37,7 @@ this.topRate = line.start_ns.reduce((most, _, i) => (this.rate(i) > most ? this.
 
   // bytes / duration in GB/s, NaN where a launch streams no known weights
   rate(i) {
-    const count = this.line.weight_bytes[i];
-    return count !== null && this.line.duration_ns[i] > 0 ? count / this.line.duration_ns[i] : NaN;
+    return this.rates[i];
   }
 
   exclusiveRate(i) {
@@ -75,55 +88,61 @@ this.topRate = line.start_ns.reduce((most, _, i) => (this.rate(i) > most ? this.
     return tracks;
   }
 
-  // steps of (time, launches in flight)
+  // every launch to its lane; lanes beyond the last that is shown fall on that one
+  shareOut() {
+    const lanes = this.tracks.filter((track) => track.kind === "lane");
+    const at = new Map(lanes.map((track) => [`${track.stream} ${track.lane}`, track]));
+    this.laneTrack = this.line.lane.map((lane, i) => at.get(`${this.line.stream[i]} ${Math.min(lane, MAX_LANES - 1)}`));
+    lanes.forEach((track) => { track.items = []; });
+    this.laneTrack.forEach((track, i) => track.items.push(i));
+    const streaming = this.tracks.find((track) => track.kind === "rates");
+    if (streaming) streaming.items = [...this.rates.keys()].filter((i) => known(this.rates[i]));
+    this.tracks.forEach((track) => { if (track.kind === "ledger") track.items = [...this.rates.keys()].filter((i) => this.line.exclusive_ns[i]); });
+    this.owned = this.tracks.find((track) => track.kind === "ledger").items;
+  }
+
+  // launches among `items` that can touch the view
+  *within(items, view) {
+    const [first, last] = this.visible(view);
+    for (let place = lowerBound(items, first); place < items.length && items[place] < last; place++) yield items[place];
+  }
+
+  // how many launches are in flight from each of `depthTimes` on
   findDepth() {
-    const events = [];
-    this.line.start_ns.forEach((start, i) => { if (this.end[i] > start) events.push([start, 1], [this.end[i], -1]); });
-    events.sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-    const steps = [];
-    let depth = 0;
-    for (const [time, change] of events) {
-      depth += change;
-      if (steps.length && steps.at(-1)[0] === time) steps.at(-1)[1] = depth;
-      else steps.push([time, depth]);
+    const begins = [...this.line.start_ns];
+    const ends = [...this.end].sort((a, b) => a - b);
+    this.depthTimes = [];
+    this.depth = [];
+    let [begun, ended] = [0, 0];
+    while (ended < ends.length) {
+      const time = Math.min(begins[begun] ?? Infinity, ends[ended]);
+      while (begins[begun] === time) begun++;
+      while (ends[ended] === time) ended++;
+      this.depthTimes.push(time);
+      this.depth.push(begun - ended);
     }
-    this.deepest = steps.reduce((most, step) => Math.max(most, step[1]), 1);
-    return steps;
+    this.deepest = this.depth.reduce((most, depth) => Math.max(most, depth), 1);
   }
 
   // launches [first, last) that can touch the view
   visible({ begin, end }) {
-    const before = (values, limit) => {
-      let low = 0;
-      let high = values.length;
-      while (low < high) {
-        const middle = (low + high) >> 1;
-        if (values[middle] < limit) low = middle + 1;
-        else high = middle;
-      }
-      return low;
-    };
-    return [before(this.latest, begin), before(this.line.start_ns, end)];
+    return [lowerBound(this.latest, begin), lowerBound(this.line.start_ns, end)];
   }
 
   laneOf(i) {
-    return this.tracks.find((track) => track.kind === "lane" && track.stream === this.line.stream[i] && track.lane === Math.min(this.line.lane[i], MAX_LANES - 1));
+    return this.laneTrack[i];
   }
 
   // the launch drawn at a time on a track, -1 for none; `slack` ns to either side count as a hit
   launchAt(track, time, slack) {
     let nearest = -1;
     let distance = slack;
-    const [first, last] = this.visible({ begin: time - slack, end: time + slack + 1 });
-    for (let i = first; i < last; i++) {
-      if (track.kind === "lane" && this.laneOf(i) !== track) continue;
-      if (track.kind === "rates" && !known(this.rate(i))) continue;
-      const own = track.kind === "ledger" || track.kind === "overview";
+    const own = track.kind === "ledger";
+    for (const i of this.within(track.items, { begin: time - slack, end: time + slack + 1 })) {
       const begin = own ? this.end[i] - this.line.exclusive_ns[i] : this.line.start_ns[i];
-      if (own && !this.line.exclusive_ns[i]) continue;
       const off = Math.max(begin - time, time - this.end[i], 0);
-      if (off < distance || (off === 0 && distance === 0)) [nearest, distance] = [i, off];
       if (off === 0) return i;
+      if (off < distance) [nearest, distance] = [i, off];
     }
     return nearest;
   }
