@@ -18,7 +18,6 @@ from engine import driver
 from engine.buffers import layout
 from engine.config import ModelConfig
 from engine.gguf import Reader
-from engine.quant import stored_rows
 from engine.repack import gpu_bytes, gpu_row_bytes, to_gpu
 
 Fill = Callable[[ModelConfig, dict[str, int], Any], None]
@@ -79,7 +78,7 @@ def load(config: ModelConfig, on: Any, fill: Callable[[ModelConfig, dict[str, in
 def upload(config: ModelConfig, addresses: dict[str, int], on: Any) -> None:
     """Copy a GGUF file's tensors to the device through pinned buffers, repacking on the way.
 
-    Worker threads read and repack while earlier chunks travel. Raises ModelError when the file is cut short.
+    Worker threads read and repack while earlier chunks travel. Raises ModelError for a scale that is not finite.
     """
     if config.path is None:
         raise ValueError("only a model from a file can be uploaded")
@@ -116,7 +115,7 @@ def upload(config: ModelConfig, addresses: dict[str, int], on: Any) -> None:
 
 def _stage(reader: Reader, chunk: Chunk, slot: NDArray[np.uint8]) -> None:
     tensor = chunk.tensor
-    rows = stored_rows(tensor.quant, reader.stored(tensor.name), tensor.cols)[chunk.first : chunk.first + chunk.rows]
+    rows = reader.rows(tensor, chunk.first, chunk.rows)
     slot[: chunk.nbytes].reshape(chunk.rows, -1)[:] = to_gpu(tensor.quant, rows, tensor.cols)
 
 
