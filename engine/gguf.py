@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib.models import LAYER_ROLES, Model, ModelShape, Tensor, shard_paths
-from engine.config import HEAD_NORMS, ModelConfig, checked, paired
+from engine.config import ARCHITECTURES, HEAD_NORMS, ModelConfig, checked, paired
 from engine.errors import ModelError
 from engine.ggufheader import Header, LongArray, TensorInfo, read_header
 from engine.quant import not_finite, stored_rows
@@ -140,7 +140,10 @@ class _Metadata:
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.path = reader.path
-        self.arch = str(reader.field("general.architecture"))
+        self.arch = reader.field("general.architecture")
+        if self.arch not in ARCHITECTURES:
+            known = ", ".join(ARCHITECTURES)
+            raise ModelError(f"{reader.path} has architecture {_shown(self.arch)}; the engine runs {known}")
 
     def count(self, key: str, default: int | None = None) -> int:
         """A whole number from 1 to 2^31 − 1."""
@@ -160,7 +163,8 @@ class _Metadata:
         """Raise ModelError naming a key that would change results, and its value."""
         for key, neutral in _NEUTRAL.items():
             value = self.reader.field(f"{self.arch}.{key}", neutral)
-            if value != neutral and not (key == "attention.sliding_window" and value >= self.context()):
+            wide = key == "attention.sliding_window" and type(value) is int and value >= self.context()
+            if value != neutral and not wide:
                 raise ModelError(
                     f"{self.path} has {self.arch}.{key} {_shown(value)}, which the engine does not compute"
                 )
@@ -230,9 +234,11 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def _check_tokens(reader: Reader, rows: int) -> None:
-    tokens = reader.field("tokenizer.ggml.tokens", [])
+    tokens = reader.field("tokenizer.ggml.tokens", LongArray(rows))
+    if not isinstance(tokens, list | LongArray):
+        raise ModelError(f"{reader.path} has tokenizer.ggml.tokens {_shown(tokens)}, not a list")
     count = tokens.count if isinstance(tokens, LongArray) else len(tokens)
-    if count not in (0, rows):
+    if count != rows:
         raise ModelError(f"{reader.path} has {count} tokens and {rows} embedding rows; they must be equal")
 
 

@@ -28,6 +28,7 @@ DEFAULT_ALIGNMENT = 32
 MOST_ALIGNMENT = 1 << 16
 MOST_DIMS = 4
 MOST_NAME = 64
+MOST_KEY = 256
 LONG_ARRAY = 1024
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -166,6 +167,8 @@ class _Walk:
         found: dict[str, Any] = {}
         for _ in range(count):
             key = self._text()
+            if not key.isprintable() or len(key) > MOST_KEY:
+                raise ModelError(f"GGUF file {self.path} has a metadata key {key[:MOST_NAME]!r}, which is no key")
             if key in found:
                 raise ModelError(f"GGUF file {self.path} has metadata key {key} twice")
             found[key] = self._value(self._number("I"), key, whole is not None and key.startswith(whole))

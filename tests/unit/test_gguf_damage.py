@@ -21,6 +21,7 @@ from engine.errors import ModelError
 from engine.gguf import Reader, read_config
 from engine.ggufheader import LongArray, metadata, parse
 from engine.ggufwrite import from_host, write
+from tests.helpers.gguf_bytes import entry, header, pair, text
 
 TINY = ModelShape("tiny", "qwen2", 2, 256, 512, 4, 2, 64, 1500, False, True, 1e6, 1e-6)
 HERE = Path("x.gguf")
@@ -37,27 +38,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path, config = tmp_path_factory.mktemp("gguf") / "whole.gguf", config_of()
     write(config, path, from_host(config), lambda done: None)
     return path.read_bytes()
-
-
-def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value.encode())) + value.encode()
-
-
-def pair(key: str, kind: int, value: bytes) -> bytes:
-    return text(key) + struct.pack("<I", kind) + value
-
-
-def entry(name: str = "a.weight", sizes: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0) -> bytes:
-    return text(name) + struct.pack(f"<I{len(sizes)}QIQ", len(sizes), *sizes, kind, offset)
-
-
-def header(
-    *tensors: bytes, pairs: tuple[bytes, ...] = (), version: int = 3, counts: tuple[int, int] | None = None
-) -> bytes:
-    """A header and 64 KiB of data."""
-    told = counts or (len(tensors), len(pairs))
-    head = b"GGUF" + struct.pack("<IQQ", version, *told) + b"".join(pairs) + b"".join(tensors)
-    return head + bytes(-len(head) % 32) + bytes(1 << 16)
 
 
 def said(data: bytes) -> str:
