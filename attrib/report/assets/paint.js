@@ -168,6 +168,15 @@ class Painter {
 
   idle(x0, x1, track) {
     const { context: c } = this;
+    if (x1 - x0 < 1.5) {
+      // a gap narrower than a pixel tints it by its share, or a step of many gaps would look idle throughout
+      if (x0 < this.gutter) return;
+      c.globalAlpha = Math.min(x1 - x0, 1);
+      c.fillStyle = this.colours.card;
+      c.fillRect(Math.floor(x0), track.y, 1, track.height);
+      c.globalAlpha = 1;
+      return;
+    }
     c.fillStyle = this.colours.card;
     const [left, right] = this.box(x0, x1, track.y, track.height, false);
     c.save();
