@@ -69,7 +69,9 @@ def main() -> None:
         title=f"D4-2 on {first['device']} · the unbounded gate with the proof off, {MODEL}:{ANCHOR}",
         question="What does the table without an upper bound measure like, and what gives it away?",
         arithmetic=(
-            f"{second['units_missing']} of {second['units']} units of a step ({100 * missing:.1f} %) are not computed; "
+            f"{second['units_missing']} of {second['units']} units of a step ({100 * missing:.1f} %) are not computed "
+            "(attention's units, heads × KV positions, are counted in the middle of the steps: the census counts a "
+            "shorter run and so fewer in all); "
             f"ffn_down computes {100 * computed:.1f} % of its own, so at an unchanged true rate its time falls by "
             f"{100 * (1 - computed):.1f} % and its apparent rate rises by {100 * (1 / computed - 1):.1f} %",
         ),
