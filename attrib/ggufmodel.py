@@ -1,4 +1,4 @@
-"""Model shapes and tensor types from a GGUF file, through the `gguf` package."""
+"""Model shapes and tensor types from a GGUF file or the files of a split model, through the `gguf` package."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from attrib.errors import JoinError
-from attrib.models import QUANT_OF_GGML, Model, ModelShape, Tensor
+from attrib.models import QUANT_OF_GGML, Model, ModelShape, Tensor, shard_paths
 
 _LAYER = re.compile(r"^blk\.(\d+)\.([a-z_]+)\.(weight|bias)$")
 
 
 def load(path: Path) -> Model:
-    """Read names, shapes and types of a GGUF file's tensors; data is mapped, not read.
+    """Names, shapes and types of the tensors of a GGUF file or of all files of a split model; data is mapped, not read.
 
-    Raises JoinError naming the file for anything that is not a usable decoder model.
+    Raises JoinError naming the file for anything that is not a usable decoder model, AttribError for a file that is
+    named outside its own count.
     """
-    reader = _open(path)
+    readers = [(_open(shard), shard) for shard in shard_paths(path)]
+    reader = readers[0][0]
     arch = _field(reader, "general.architecture", path)
-    tensors = tuple(_tensor(t, path) for t in reader.tensors)
+    tensors = tuple(_tensor(t, shard) for each, shard in readers for t in each.tensors)
     by_name = {t.name: t for t in tensors}
     if "token_embd.weight" not in by_name:
         raise JoinError(f"{path} has no token_embd.weight, so it is not a decoder model")

@@ -86,6 +86,19 @@ def test_a_head_length_of_its_own(tmp_path: Path) -> None:
     assert ggufmodel.load(write(tmp_path / "t.gguf", **{"attention.key_length": 128})).shape.head_dim == 128
 
 
+def test_a_split_model_is_one_model_from_any_file(tmp_path: Path) -> None:
+    whole = ggufmodel.load(write(tmp_path / "whole.gguf"))
+    first = write(tmp_path / "m-00001-of-00002.gguf", ("output.weight",))
+    second = write(tmp_path / "m-00002-of-00002.gguf", tuple(t.name for t in whole.tensors if t.role != "output"))
+    for path in (first, second):
+        model = ggufmodel.load(path)
+        assert {t.name: t.nbytes for t in model.tensors} == {t.name: t.nbytes for t in whole.tensors}
+        assert not model.shape.tied
+    second.unlink()
+    with pytest.raises(JoinError, match=r"m-00002-of-00002\.gguf cannot be read: No such file"):
+        ggufmodel.load(first)
+
+
 def refusal(path: Path) -> str:
     with pytest.raises(JoinError) as error:
         ggufmodel.load(path)
