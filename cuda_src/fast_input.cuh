@@ -45,14 +45,14 @@ DEVICE void store_eight(u8* image, Eight v, int at) {
 // x f32 [cols], written by other blocks; gamma f32 [cols] with `norm`. The mean square is left to the rows' epilogue:
 // it scales every result alike, so the integers need not wait for it.
 template <bool norm> DEVICE void quantize_input(const Scratch& scratch, const float* x, const float* gamma, int cols) {
-    const int IN_FLIGHT = norm ? 2 : 4;  // eights of values a thread loads before it uses the first
+    const int LOADS = norm ? 2 : 4;  // eights of values a thread loads before it uses the first
     const int eights = steps_of(cols) * (STEP / 8), live = cols / 8;
     float sum = 0.0f;
 #pragma unroll 1
-    for (int first = threadIdx.x; first < eights; first += IN_FLIGHT * THREADS) {
-        Eight v[IN_FLIGHT], g[IN_FLIGHT];
+    for (int first = threadIdx.x; first < eights; first += LOADS * THREADS) {
+        Eight v[LOADS], g[LOADS];
 #pragma unroll
-        for (int i = 0; i < IN_FLIGHT; ++i) {
+        for (int i = 0; i < LOADS; ++i) {
             const int at = first + i * THREADS;
             v[i].low = v[i].high = float4{0.0f, 0.0f, 0.0f, 0.0f};
             if (norm) g[i] = v[i];
@@ -66,7 +66,7 @@ template <bool norm> DEVICE void quantize_input(const Scratch& scratch, const fl
             }
         }
 #pragma unroll
-        for (int i = 0; i < IN_FLIGHT; ++i) {
+        for (int i = 0; i < LOADS; ++i) {
             const int at = first + i * THREADS;
             if (at - lane_id() >= eights) break;  // eights go by whole warps
             if (norm) {

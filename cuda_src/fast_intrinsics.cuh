@@ -27,22 +27,6 @@ DEVICE int dp4a_unsigned(u32 a, u32 b, int c) {
 DEVICE void sync_warp() { __syncwarp(); }
 // All threads of the first `count`, a multiple of 32; the rest of the block goes its own way.
 template <int count> DEVICE void sync_first() { asm volatile("bar.sync 1, %0;" ::"n"(count) : "memory"); }
-// Words that warps of a block hand each other without a barrier.
-DEVICE void store_release_shared(u32* p, u32 value) {
-    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(p)), "r"(value) : "memory");
-}
-// Says only that words read before are done with: a release would wait for the bulk copies on their way.
-DEVICE void store_shared(u32* p, u32 value) { *(volatile u32*)p = value; }
-DEVICE u32 load_acquire_shared(const u32* p) {
-    u32 value;
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
-                 : "=r"(value)
-                 : "r"((u32)__cvta_generic_to_shared(p))
-                 : "memory");
-    return value;
-}
-DEVICE void pause() { __nanosleep(20); }
-
 // Memory that other blocks write while this kernel runs: read from L2, never from a stale L1 line.
 DEVICE float load_fresh(const float* p) { return __ldcg(p); }
 DEVICE float4 load_fresh4(const float* p) { return __ldcg((const float4*)p); }
@@ -86,8 +70,11 @@ DEVICE u64 global_time() {
 // --- bulk copies into shared memory, completing on a barrier ---
 
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-DEVICE void barrier_init(u64* barrier) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+DEVICE void barrier_init(u64* barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+DEVICE void barrier_arrive(u64* barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 // Makes the barriers that this thread initialized visible to the copy engine.
 DEVICE void barrier_publish() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
@@ -95,9 +82,10 @@ DEVICE void barrier_publish() { asm volatile("fence.mbarrier_init.release.cluste
 // Weights are read once a step: they leave L2 first, so that activations and KV stay. The cache policy that
 // createpolicy.fractional.L2::evict_first makes for all accesses.
 #define STREAMING 0x12f0000000000000ull
-// One thread; `bytes` and both addresses are multiples of 16.
+// One thread; `bytes` and both addresses are multiples of 16. The copy is one arrival; without bytes only that.
 DEVICE void bulk_copy(void* to, const void* from, int bytes, u64* barrier, u64 policy) {
     const u32 done = shared_address(barrier);
+    if (bytes == 0) return barrier_arrive(barrier);
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(done), "r"(bytes) : "memory");
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(

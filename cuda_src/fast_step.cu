@@ -7,27 +7,36 @@
 #define FORMATS 15  // which tile formats a model has, one bit each
 #endif
 
-// One segment: this warp's records, multiplied as they arrive. Partial sums go to partials[record][TILE_ROWS].
+// One segment: this warp's records, multiplied as they arrive. Partial sums go to partials[record][TILE_ROWS], records
+// numbered step by step (step × tiles + tile); a warp takes neighbours, so its activations change seldom.
 template <class Tile> DEVICE void multiply(const Share& share, const u8* image, float* partials, Intake& intake) {
-    if (share.first == share.last) return;
-    const int lane = lane_id(), unit = lane & 3;
-    int step = share.first / share.tiles, record = share.first;
-    float* to = partials + share.first * TILE_ROWS + (lane >> 2);
+    const int lane = lane_id(), unit = lane & 3, warp = warp_id();
+    const int each = share.records / WARPS, more = share.records % WARPS;
+    int record = warp * each + min(warp, more), left = share.records;
+    const int last = record + each + (warp < more);
+    int step = record < last ? record / share.tiles : 0;
+    float* to = partials + record * TILE_ROWS + (lane >> 2);
 #pragma unroll 1
-    while (record < share.last) {
+    while (record < last) {
         Activations x;
         x.load(image + step * IMAGE_BYTES, unit);
-        const int end = min(++step * share.tiles, share.last);
+        const int end = min(++step * share.tiles, last);
 #pragma unroll 1
-        for (; record < end; ++record, to += TILE_ROWS) {
+        for (; record < end; ++record) {
             Tile weights;
-            weights.load(intake.wait(Tile::RECORD, lane), lane);
-            intake.free(Tile::RECORD, lane);
+            weights.load(intake.wait(left, Tile::RECORD), lane);
+            intake.done(lane);
             float sum = weights.dot(x, lane);
             sum = add_rn(sum, shuffle_xor(sum, 1));
             sum = add_rn(sum, shuffle_xor(sum, 2));
             if (unit == 0) *to = sum;
+            to += TILE_ROWS;
+            left -= WARPS;
         }
+    }
+    if (left > 0) {  // the last round has no record for this warp
+        intake.place(left, Tile::RECORD);
+        intake.done(lane);
     }
 }
 
@@ -36,6 +45,21 @@ DEVICE void multiply_any(int format, const Share& share, const u8* image, float*
     if ((FORMATS & 2) && format == 1) multiply<TileQ6K>(share, image, partials, intake);
     if ((FORMATS & 4) && format == 2) multiply<TileQ50>(share, image, partials, intake);
     if ((FORMATS & 8) && format == 3) multiply<TileQ80>(share, image, partials, intake);
+}
+
+// All of a launch's weights, by one thread.
+DEVICE void fetch_all(Ring ring, int ring_bytes, const Stream* streams, int phases, const Segment* segments,
+                      const Share* shares) {
+    Fetch fetch = {ring, {ring_bytes, 0}};
+    for (int i = 0; i < phases; ++i)
+#pragma unroll 1
+        for (int part = 0; part < 2; ++part) {
+            const int which = streams[i].segment[part];
+            if (which < 0) break;
+            const Segment& segment = segments[which];
+            const u64 before = (u64)shares[which].tile * segment.steps * segment.record;
+            fetch.segment(streams[i].weights[part] + before, shares[which].records, segment.record);
+        }
 }
 
 DEVICE void hold(Phase& to, const Phase* from) {
@@ -57,44 +81,39 @@ DEVICE void wait_for_all(const u32* arrived, u32 wanted) {
 extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
     fast_step(const Phase* phases, const Stream* streams, const Segment* segments, const int* state, const float* rope,
               float* part_acc, float* part_ml, u32* counters, float* part_value, int* part_index, u64* stamps, int first,
-              int last, int segment_count, int qk_segment, int ring_bytes, int scratch_bytes, int image_steps,
+              int last, int segment_count, int qk_segment, int ring_bytes, int scratch_bytes, int image_steps, int most_pairs,
               int heads, int kv_heads, int capacity, int interleaved, float eps, float scale) {
     DYNAMIC_SHARED(memory);
-    __shared__ u64 barriers[WARPS][RING_COPIES];
-    __shared__ OrderBook books[WARPS];
+    __shared__ u64 full[ROUNDS][GROUPS], empty[ROUNDS];
     __shared__ __align__(16) Phase held[2];  // this phase and the next: too many registers otherwise
     __shared__ __align__(16) float squares[WARPS];
     __shared__ float values[WARPS];
     __shared__ int indices[WARPS];
     const int lane = lane_id(), warp = warp_id(), count = last - first;
-    u8* at = memory + WARPS * ring_bytes;
+    u8* at = memory + ring_bytes;
     const Scratch scratch = {at, (float*)(at + image_steps * IMAGE_BYTES), squares};
     Stream* my_streams = (Stream*)(at + scratch_bytes);
     Segment* my_segments = (Segment*)(my_streams + count);
-    Share* shares = (Share*)(my_segments + segment_count);  // [segment][WARPS]
-    float2* angles = (float2*)(shares + segment_count * WARPS);
+    float2* angles = (float2*)(my_segments + segment_count);
+    Share* shares = (Share*)(angles + most_pairs);
+    const Ring ring = {memory, full, empty};
 
     for (int i = threadIdx.x; i < count; i += THREADS + WARP) my_streams[i] = streams[first + i];
     for (int i = threadIdx.x; i < segment_count; i += THREADS + WARP) my_segments[i] = segments[i];
-    for (int i = threadIdx.x; i < segment_count * WARPS; i += THREADS + WARP)
-        shares[i] = share_of(segments[i / WARPS], blockIdx.x, gridDim.x, i % WARPS);
-    if (warp == WARPS && lane < WARPS) {
-        for (int i = 0; i < RING_COPIES; ++i) barrier_init(barriers[lane] + i);
-        barrier_publish();
-        books[lane].written = books[lane].sent = books[lane].complete = 0;
-    }
+    for (int i = threadIdx.x; i < segment_count; i += THREADS + WARP)
+        shares[i] = share_of(segments[i], blockIdx.x, gridDim.x);
+    if (threadIdx.x == THREADS) ring.open();
     __syncthreads();
     if (warp == WARPS) {
-        write_orders(my_streams, count, my_segments, shares, ring_bytes, books);
+        if (lane == 0) fetch_all(ring, ring_bytes, my_streams, count, my_segments, shares);
         return;
     }
-    Intake intake = {memory + warp * ring_bytes, barriers[warp], books + warp, ring_bytes, 0, 0, 0, 0};
-    intake.start(lane);
+    Intake intake = {ring, {ring_bytes, 0}, 0, warp / GROUP_WARPS, warp % GROUP_WARPS};
     dependency_release();
     dependency_wait();
 
     Step step = {heads, kv_heads, capacity, interleaved, *state, eps, scale, angles};
-    const Share rotated = shares[qk_segment * WARPS];
+    const Share rotated = shares[qk_segment];
     for (int i = threadIdx.x; i < rotated.tiles * (TILE_ROWS / 2); i += THREADS) {
         const int pair = (rotated.tile * (TILE_ROWS / 2) + i) % (HEAD_DIM / 2);
         angles[i] = ((const float2*)rope)[(u64)step.position * (HEAD_DIM / 2) + pair];
@@ -120,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
 #pragma unroll
             for (int part = 0; part < 2; ++part)
                 if (stream.segment[part] >= 0)
-                    aside[part] = early(p, step, shares[stream.segment[part] * WARPS], part);
+                    aside[part] = early(p, step, shares[stream.segment[part]], part);
             if (p.flags & NORM_INPUT)
                 quantize_input<true>(scratch, p.x, p.gamma, p.cols);
             else if (p.flags & PLAIN_INPUT)
@@ -131,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
             for (int part = 0; part < 2; ++part) {
                 const int which = stream.segment[part];
                 if (which < 0) break;
-                const Share share = shares[which * WARPS + warp];
+                const Share share = shares[which];
                 float* partials = scratch.partials + records * TILE_ROWS;
                 multiply_any(my_segments[which].format, share, scratch.image, partials, intake);
                 records += share.tiles * my_segments[which].steps;
@@ -144,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
             for (int part = 0; part < 2; ++part) {
                 const int which = stream.segment[part];
                 if (which < 0) break;
-                const Share share = shares[which * WARPS];
+                const Share share = shares[which];
                 const int steps = my_segments[which].steps;
                 finish_rows(p, step, share, steps, scratch.partials + records * TILE_ROWS, part, inverse, part ? aside[1] : aside[0], best);
                 records += share.tiles * steps;

@@ -7,6 +7,11 @@
 #define SUB 32              // weights that share a scale of activations
 #define PLANE (WARP * 16)   // bytes of one plane of 16 bytes a lane
 
+#ifndef WARPS
+#define WARPS 15            // of a block that multiply; one more fetches weights
+#endif
+#define THREADS (WARPS * WARP)
+
 DEVICE int steps_of(int cols) { return (cols + STEP - 1) / STEP; }
 
 // --- activations of one step as shared memory holds them ---
@@ -52,7 +57,7 @@ DEVICE u16 spare_bits(u32 low, u32 high) {
 }
 
 // Each format: RECORD bytes of a record; load, from a record in shared memory to registers; dot, the lane's share of
-// its row; octet, weights e .. e + 7 (e a multiple of 8) of one row of a matrix in global memory, as floats.
+// its row; octet, weights e .. e + 7 (e a multiple of 8) of one row of a record in global memory, as floats.
 
 struct TileQ4K {
     static const int RECORD = 2304;
@@ -79,9 +84,8 @@ struct TileQ4K {
         const bool odd = lane & 1;
         return fma_rn(odd ? other : mine, sum, -mul_rn(odd ? mine : other, least));
     }
-    DEVICE static Float8 octet(const u8* tile, int row, int e) {
-        const u8* record = tile + (u64)(e / STEP) * RECORD;
-        const int unit = e % STEP / 128, j = e % 128 / SUB, lane = 4 * row + unit, high = e % SUB / 16;
+    DEVICE static Float8 octet(const u8* record, int row, int e) {
+        const int unit = e / 128, j = e % 128 / SUB, lane = 4 * row + unit, high = e % SUB / 16;
         const uint2 q = load8(record + j * PLANE + lane * 16 + e % 16);
         const u8* heads = record + 4 * PLANE;
         const uint2 mine = load8(heads + lane * 8), even = load8(heads + (lane & ~1) * 8),
@@ -129,9 +133,8 @@ struct TileQ6K {
         }
         return mul_rn(half_to_float(d), sum);
     }
-    DEVICE static Float8 octet(const u8* tile, int row, int e) {
-        const u8* record = tile + (u64)(e / STEP) * RECORD;
-        const int unit = e % STEP / 128, group = e % 128 / 16, lane = 4 * row + unit;
+    DEVICE static Float8 octet(const u8* record, int row, int e) {
+        const int unit = e / 128, group = e % 128 / 16, lane = 4 * row + unit;
         u32 w[3];
 #pragma unroll
         for (int i = 0; i < 3; ++i) {
@@ -182,9 +185,8 @@ struct TileQ50 {
         }
         return sum;
     }
-    DEVICE static Float8 octet(const u8* tile, int row, int e) {
-        const u8* record = tile + (u64)(e / STEP) * RECORD;
-        const int unit = e % STEP / 128, j = e % 128 / SUB, lane = 4 * row + unit, high = e % SUB / 16;
+    DEVICE static Float8 octet(const u8* record, int row, int e) {
+        const int unit = e / 128, j = e % 128 / SUB, lane = 4 * row + unit, high = e % SUB / 16;
         const uint2 q = load8(record + j * PLANE + lane * 16 + e % 16);
         const u32 bits = load4(record + 4 * PLANE + lane * 16 + j * 4) >> (4 * high + e % 16 / 4);
         const float d = scale(load8(record + 5 * PLANE + lane * 8), j);
@@ -218,9 +220,8 @@ struct TileQ80 {
         }
         return sum;
     }
-    DEVICE static Float8 octet(const u8* tile, int row, int e) {
-        const u8* record = tile + (u64)(e / STEP) * RECORD;
-        const int unit = e % STEP / 128, lane = 4 * row + unit;
+    DEVICE static Float8 octet(const u8* record, int row, int e) {
+        const int unit = e / 128, lane = 4 * row + unit;
         const uint2 q = load8(record + e % 128 / 16 * PLANE + lane * 16 + e % 16);
         const float d = TileQ50::scale(load8(record + 8 * PLANE + lane * 8), e % 128 / SUB);
         Float8 out;

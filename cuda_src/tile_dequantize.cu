@@ -4,20 +4,22 @@
 // tiles: the matrix that the tensor is fused into; out f16 [rows][cols] of tensor rows first + block x;
 // grid (rows, ceil(cols / 2048)), 256 threads, eight values each
 template <class Tile>
-DEVICE void dequantize(const u8* tiles, u16* out, int cols, int first, int base, int stride, int half) {
+DEVICE void dequantize(const u8* tiles, u16* out, int cols, int first, int base, int stride, int half,
+                       Arrangement matrix) {
     const int e = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
     if (e >= cols) return;
     const int row = packed_row(first + blockIdx.x, base, stride, half);
-    const u8* tile = tiles + (u64)(row / TILE_ROWS) * steps_of(cols) * Tile::RECORD;
-    const Float8 w = Tile::octet(tile, row % TILE_ROWS, e);
+    const u64 place = matrix.place(row / TILE_ROWS, e / STEP, steps_of(cols));
+    const Float8 w = Tile::octet(tiles + place * Tile::RECORD, row % TILE_ROWS, e % STEP);
     uint4* to = (uint4*)(out + (u64)blockIdx.x * cols + e);
     *to = {pack2(w.v[0], w.v[1]), pack2(w.v[2], w.v[3]), pack2(w.v[4], w.v[5]), pack2(w.v[6], w.v[7])};
 }
 
 #define DEQUANTIZE(name, Tile)                                                                               \
     extern "C" __global__ void __launch_bounds__(256)                                                        \
-        name(const u8* tiles, u16* out, int cols, int first, int base, int stride, int half) {               \
-        dequantize<Tile>(tiles, out, cols, first, base, stride, half);                                       \
+        name(const u8* tiles, u16* out, int cols, int first, int base, int stride, int half, int all,        \
+             int piece, int blocks) {                                                                        \
+        dequantize<Tile>(tiles, out, cols, first, base, stride, half, {all, piece, blocks});                 \
     }
 DEQUANTIZE(tile_dequantize_q4_K, TileQ4K)
 DEQUANTIZE(tile_dequantize_q6_K, TileQ6K)

@@ -81,19 +81,20 @@ struct PackQ80 {
 // rows: the tensor in the row layout; tiles: the matrix it is fused into, zeros before; grid (rows, ceil(units / 128)),
 // 128 threads, one 128-weight unit each
 template <class Pack>
-DEVICE void pack_tiles(const u8* rows, u8* tiles, int cols, int base, int stride, int half) {
+DEVICE void pack_tiles(const u8* rows, u8* tiles, int cols, int base, int stride, int half, Arrangement matrix) {
     const int unit = blockIdx.y * blockDim.x + threadIdx.x;
     if (unit * 128 >= cols) return;
-    const int row = packed_row(blockIdx.x, base, stride, half), step = unit / 4;
-    const u64 record = (u64)(row / TILE_ROWS) * steps_of(cols) + step;
+    const int row = packed_row(blockIdx.x, base, stride, half);
+    const u64 record = matrix.place(row / TILE_ROWS, unit / 4, steps_of(cols));
     const int lane = 4 * (row % TILE_ROWS) + unit % 4;
     Pack::pack(rows + blockIdx.x * Pack::row_bytes(cols), cols, unit, tiles + record * Pack::Tile::RECORD, lane);
 }
 
 #define PACK(name, Pack)                                                                                     \
     extern "C" __global__ void __launch_bounds__(128)                                                        \
-        name(const u8* rows, u8* tiles, int cols, int base, int stride, int half) {                          \
-        pack_tiles<Pack>(rows, tiles, cols, base, stride, half);                                             \
+        name(const u8* rows, u8* tiles, int cols, int base, int stride, int half, int all, int piece,        \
+             int blocks) {                                                                                   \
+        pack_tiles<Pack>(rows, tiles, cols, base, stride, half, {all, piece, blocks});                       \
     }
 PACK(tile_pack_q4_K, PackQ4K)
 PACK(tile_pack_q6_K, PackQ6K)

@@ -14,9 +14,11 @@ from engine import driver, module
 from engine.buffers import layout
 from engine.config import ModelConfig
 from engine.fast_model import Matrix, Part, matrices, places, resident
+from engine.fast_tables import piece_of
 from engine.kernels import KernelSpec, Shape
 from engine.kernels_fast import tile_pack
 from engine.repack import gpu_bytes
+from engine.tiles import ROWS
 from engine.weights import Fill, Weights
 
 
@@ -44,8 +46,8 @@ def staged(config: ModelConfig, group: tuple[Tensor, ...]) -> dict[str, int]:
 
 
 @contextmanager
-def load(config: ModelConfig, kernels: module.Kernels, on: Any, fill: Fill) -> Iterator[Weights]:
-    """Allocate and fill the weights of a model; freed on exit.
+def load(config: ModelConfig, kernels: module.Kernels, blocks: int, on: Any, fill: Fill) -> Iterator[Weights]:
+    """Allocate and fill the weights of a model for launches of `blocks` blocks; freed on exit.
 
     fill(config, addresses, stream) writes tensors in the row layout, as for `weights.load`; staging memory is one
     layer's, or the largest single tensor's. Raises DeviceMemoryError with the bytes needed and free.
@@ -69,7 +71,7 @@ def load(config: ModelConfig, kernels: module.Kernels, on: Any, fill: Fill) -> I
                 for matrix in found.values():
                     for part in matrix.parts:
                         if part.tensor.name in rows:
-                            _pack(kernels, matrix, part, rows[part.tensor.name], addresses[matrix.name], on)
+                            _pack(kernels, matrix, part, blocks, rows[part.tensor.name], addresses[matrix.name], on)
                 for key in set(where) & set(rows):  # an embedding that is the output matrix too is wanted both ways
                     driver.copy(where[key], rows[key], staged(config, group)[key], on)
             driver.synchronize(on)
@@ -80,9 +82,10 @@ def _only(config: ModelConfig, group: tuple[Tensor, ...]) -> ModelConfig:
     return replace(config, model=replace(config.model, tensors=group))
 
 
-def _pack(kernels: module.Kernels, matrix: Matrix, part: Part, rows: int, tiles: int, on: Any) -> None:
+def _pack(kernels: module.Kernels, matrix: Matrix, part: Part, blocks: int, rows: int, tiles: int, on: Any) -> None:
     tensor = part.tensor
     spec, shape = tile_pack(tensor.quant), Shape(rows=tensor.rows, cols=tensor.cols)
-    numbers = (tensor.cols, part.base, part.stride, part.half)
+    matrix_of = (matrix.rows // ROWS, piece_of(matrix, blocks), blocks)
+    numbers = (tensor.cols, part.base, part.stride, part.half, *matrix_of)
     packed = driver.Arguments([*map(ctypes.c_void_p, (rows, tiles)), *map(ctypes.c_int32, numbers)])
     driver.launch(kernels[module.key(spec)], spec.grid(shape), spec.block(shape), packed, on=on)

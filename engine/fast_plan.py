@@ -114,7 +114,7 @@ def _whole(matrix: Matrix) -> Segment:
 
 
 def _head(config: ModelConfig, matrix: Matrix, blocks: int, source: str, how: int, gamma: str | None) -> list[Phase]:
-    pieces = tables.head_segments(matrix, blocks)
+    pieces = tables.segments_of(matrix, blocks)
     found = []
     for i, piece in enumerate(pieces):
         flags = (AFTER_ALL | how if i == 0 else 0) | (LAST_LOGITS if i == len(pieces) - 1 else 0)
@@ -142,7 +142,7 @@ def decode(config: ModelConfig, build: Build, geo: Geometry, kv_len: int) -> tup
     planner = Planner(config, build, geo, kv_len=kv_len)
     embed(planner, Buf("state", STATE_TOKEN_OFFSET))
     every = step_tables(config, geo.sms)
-    last = len(every.phases) - len(tables.head_segments(matrices(config)["head"], geo.sms))
+    last = len(every.phases) - len(tables.segments_of(matrices(config)["head"], geo.sms))
     starts = [i for i in range(last) if every.phases[i].flags & AFTER_ALL]
     ranges = [(0, last)] if build.persistent else list(zip(starts, [*starts[1:], last], strict=True))
     for first, end in ranges:
@@ -191,6 +191,7 @@ def _phases(planner: Planner, every: Tables, first: int, end: int) -> None:
         layout.ring_bytes,
         layout.scratch_bytes,
         layout.image_steps,
+        layout.most_pairs,
         s.heads,
         s.kv_heads,
         geo.capacity,
@@ -260,14 +261,15 @@ class FastPlanner(Planner):
     def dequantize(self, role: str, first: int) -> tuple[KernelSpec, tuple[Arg, ...]]:
         """The launch that puts rows of a tensor into `tile` as f16."""
         matrix, part = place_of(matrices(self.config), self.tensor(role))
-        args = (Weight(matrix.name), Buf("tile"), matrix.cols, first, part.base, part.stride, part.half)
-        return tile_dequantize(matrix.quant), args
+        blocks = self.geometry.sms
+        place = (part.base, part.stride, part.half, matrix.rows // ROWS, tables.piece_of(matrix, blocks), blocks)
+        return tile_dequantize(matrix.quant), (Weight(matrix.name), Buf("tile"), matrix.cols, first, *place)
 
     def head(self) -> None:
         """Logits of one token from `normed` and each block's best."""
         self.tokens, self.layer = 1, None
         every = step_tables(self.config, self.geometry.sms)
-        pieces = len(tables.head_segments(matrices(self.config)["head"], self.geometry.sms))
+        pieces = len(tables.segments_of(matrices(self.config)["head"], self.geometry.sms))
         _phases(self, every, len(every.phases) - pieces, len(every.phases))
 
     def sample(self, consumed: int) -> None:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from engine.errors import PlanError
 from engine.fast_model import Matrix
 from engine.kernels import Counts, ceil_div
-from engine.kernels_fast import FORMATS, WARPS
-from engine.tiles import RECORD_BYTES, ROWS, STEP, steps
+from engine.kernels_fast import FORMATS
+from engine.tiles import RECORD_BYTES, ROWS, STEP, WARPS, places, steps
 
 QKV, ATTEND, ADD, GATE_UP, LOGITS = range(5)
 AFTER_ALL, NORM_INPUT, PLAIN_INPUT, LAST_LOGITS = 1, 2, 4, 8
@@ -26,9 +26,9 @@ PHASE = np.dtype(
 )
 STREAM = np.dtype([("weights", "<u8", 2), ("segment", "<i4", 2)])
 SEGMENT = np.dtype([(name, "<i4") for name in ("tiles", "steps", "record", "format")])
-_IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _RING_COPIES = 640, 16, 8, 8
+_IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS = 640, 12, 8, 8
 # static shared memory of fast_step.cu and what the driver keeps of a block's
-_RESERVED = 7168
+_RESERVED = 3072
 # partial sums of the output matrix are taken in pieces of at most this many records a block
 _HEAD_RECORDS = 320
 Address = tuple[str, int]  # a name and an offset in bytes
@@ -120,11 +120,12 @@ class Tables:
 
 @dataclass(frozen=True)
 class SharedLayout:
-    """Dynamic shared memory of a launch of `count` phases: rings, scratch, tables; bytes."""
+    """Dynamic shared memory of a launch of `count` phases: ring, scratch, tables; bytes."""
 
     ring_bytes: int
     scratch_bytes: int
     image_steps: int
+    most_pairs: int
     total: int
 
 
@@ -139,54 +140,61 @@ def records_a_block(phase: Phase, blocks: int) -> int:
 
 
 def shared_layout(tables: Tables, count: int, *, blocks: int, group: int, head_dim: int, limit: int) -> SharedLayout:
-    """Divide `limit` bytes of shared memory a block; raises PlanError when the rings would be too short.
+    """Divide `limit` bytes of shared memory a block; raises PlanError when the ring would be too short.
 
-    A ring takes what is left, up to eight of the smallest records: its copies in flight are eight at most.
+    The ring takes what is left, up to as many rounds of the smallest records as can be in it.
     """
     segments = [segment for phase in tables.phases for segment in phase.segments]
     image_steps = max(segment.steps for segment in segments)
     partials = max(records_a_block(phase, blocks) for phase in tables.phases) * ROWS * 4
     attention = 4 * (2 * WARPS * 8 + ceil_div(WARPS, 2) * group * head_dim) + 16
     scratch = _rounded(max(image_steps * _IMAGE_BYTES + partials, attention), 128)
-    angles = tiles_a_block(tables.kinds[tables.qk_segment][0], blocks) * ROWS // 2 * _ANGLE_BYTES
-    rest = scratch + count * STREAM.itemsize + len(tables.kinds) * (SEGMENT.itemsize + WARPS * _SHARE_BYTES) + angles
-    records = [RECORD_BYTES[segment.matrix.quant] for segment in segments]
-    ring = min((limit - _RESERVED - rest) // WARPS // 16 * 16, _RING_COPIES * min(records))
-    if ring < 2 * max(records):
+    pairs = tiles_a_block(tables.kinds[tables.qk_segment][0], blocks) * ROWS // 2
+    kinds = len(tables.kinds) * (SEGMENT.itemsize + _SHARE_BYTES)
+    rest = scratch + count * STREAM.itemsize + kinds + pairs * _ANGLE_BYTES
+    rounds = [WARPS * RECORD_BYTES[segment.matrix.quant] for segment in segments]
+    ring = min((limit - _RESERVED - rest) // 128 * 128, _ROUNDS * min(rounds))
+    if ring < 2 * max(rounds):
         raise PlanError(
-            f"a block has {limit} bytes of shared memory; besides {rest} for activations, {WARPS} rings of at least "
-            f"{2 * max(records)} bytes do not fit; use the reference build"
+            f"a block has {limit} bytes of shared memory; besides {rest} for activations, a ring of at least "
+            f"{2 * max(rounds)} bytes does not fit; use the reference build"
         )
-    return SharedLayout(ring, scratch, image_steps, WARPS * ring + _rounded(rest, 16))
+    return SharedLayout(ring, scratch, image_steps, pairs, ring + _rounded(rest, 16))
 
 
 def _rounded(nbytes: int, to: int) -> int:
     return ceil_div(nbytes, to) * to
 
 
-def head_segments(matrix: Matrix, blocks: int) -> tuple[Segment, ...]:
-    """The output matrix in pieces of nearly equal tile counts, few enough records each for a block's partial sums."""
+def piece_of(matrix: Matrix, blocks: int) -> int:
+    """Tiles of a phase's part of a matrix: all, but for the output matrix, whose partial sums would not fit."""
     tiles = matrix.rows // ROWS
-    pieces = ceil_div(tiles_a_block(tiles, blocks) * steps(matrix.cols), _HEAD_RECORDS)
-    each = ceil_div(tiles, pieces)
-    return tuple(Segment(matrix, first, min(each, tiles - first)) for first in range(0, tiles, each))
+    if matrix.layer is not None:
+        return tiles
+    return ceil_div(tiles, ceil_div(tiles_a_block(tiles, blocks) * steps(matrix.cols), _HEAD_RECORDS))
+
+
+def segments_of(matrix: Matrix, blocks: int) -> tuple[Segment, ...]:
+    """A matrix in the pieces that its phases stream."""
+    tiles, piece = matrix.rows // ROWS, piece_of(matrix, blocks)
+    return tuple(Segment(matrix, first, min(piece, tiles - first)) for first in range(0, tiles, piece))
 
 
 def coverage_of(segment: Segment, blocks: int) -> Counts:
-    """How often each record (tile × steps + step) of a segment is multiplied by a launch of `blocks` blocks."""
+    """How often each record (tile × steps + step) of a segment is multiplied by a launch of `blocks` blocks.
+
+    A block streams the records between its first tile's and the next block's; which record lies where, `places` says.
+    """
     return _counts(segment.tiles, segment.steps, blocks)
 
 
 @lru_cache(maxsize=64)
 def _counts(tiles: int, steps_each: int, blocks: int) -> Counts:
-    counts = np.zeros(tiles * steps_each, np.int64)
+    streamed = np.zeros(tiles * steps_each, np.int64)
     for block in range(blocks):
         first, end = block * tiles // blocks, (block + 1) * tiles // blocks
-        mine, records = end - first, (end - first) * steps_each
-        for warp in range(WARPS):
-            taken = np.arange(records * warp // WARPS, records * (warp + 1) // WARPS)
-            if taken.size:
-                np.add.at(counts, (first + taken % mine) * steps_each + taken // mine, 1)
+        streamed[first * steps_each : end * steps_each] += 1
+    counts = streamed[places(tiles, steps_each, blocks).reshape(-1)]
     counts.setflags(write=False)
     return counts
 

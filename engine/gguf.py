@@ -109,6 +109,8 @@ class Reader:
         layer, role = _role(raw.name)
         if role is None:
             raise ModelError(f"tensor {raw.name} of {self.path} has no place in the models the engine runs")
+        if any(size != 1 for size in raw.sizes[2:]):
+            raise ModelError(f"tensor {raw.name} of {self.path} has {len(raw.sizes)} dimensions; matrices have two")
         return Tensor(raw.name, role, layer, math.prod(raw.sizes[1:]), raw.sizes[0], raw.quant)
 
     def header_hash(self) -> str:

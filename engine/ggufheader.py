@@ -34,6 +34,7 @@ _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_LENGTH = struct.Struct("<Q")
 _LEAST_PAIR, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8  # bytes a pair and a tensor take at least
 Data = bytes | bytearray | mmap.mmap
 
@@ -237,14 +238,25 @@ class _Walk:
             self._room(count, 8, f"items of {key}")
             if not stepped:
                 return [self._text() for _ in range(count)]
-            for _ in range(count):
-                self._skip(self._number("Q"))
+            self._step_over_texts(count)
             return LongArray(count)
         code = self._code(kind, key)
         size = struct.calcsize(f"<{code}")
         self._room(count, size, f"items of {key}")
         start = self._skip(count * size)
         return LongArray(count) if stepped else list(struct.unpack_from(f"<{count}{code}", self.data, start))
+
+    def _step_over_texts(self, count: int) -> None:
+        """A vocabulary has hundreds of thousands, so this is `_skip` and `_number` without their calls."""
+        at, last, length_at = self.at, len(self.data) - 8, _LENGTH.unpack_from
+        for _ in range(count):
+            if at > last:
+                break
+            at += 8 + length_at(self.data, at)[0]
+        else:
+            self._skip(at - self.at)
+            return
+        self._skip(len(self.data))
 
     def _code(self, kind: int, key: str) -> str:
         code = _SCALARS.get(kind)

@@ -12,13 +12,19 @@ from attrib.manifest import Dim3
 from engine.kernels import Coverage, KernelSpec, Kind, Shape, Traffic, ceil_div, one_each, require
 from engine.kernels_ops import query_group
 from engine.repack import gpu_bytes
-from engine.tiles import RECORD_BYTES, UNIT, tile_bytes
+from engine.tiles import RECORD_BYTES, UNIT, WARPS, tile_bytes
 
-WARPS = 15
 THREADS = (WARPS + 1) * 32
 PACK_THREADS, DEQUANTIZE_THREADS = 128, 256
 FORMATS = tuple(RECORD_BYTES)  # a format's number is its place, as in fast_step.cu
-_PLACE: tuple[tuple[str, Kind], ...] = (("base", "i32"), ("stride", "i32"), ("half", "i32"))
+_PLACE: tuple[tuple[str, Kind], ...] = (
+    ("base", "i32"),
+    ("stride", "i32"),
+    ("half", "i32"),
+    ("tiles", "i32"),
+    ("piece", "i32"),
+    ("blocks", "i32"),
+)
 STEP_PARAMS: tuple[tuple[str, Kind], ...] = (
     ("phases", "ptr"),
     ("streams", "ptr"),
@@ -38,6 +44,7 @@ STEP_PARAMS: tuple[tuple[str, Kind], ...] = (
     ("ring_bytes", "i32"),
     ("scratch_bytes", "i32"),
     ("image_steps", "i32"),
+    ("most_pairs", "i32"),
     ("heads", "i32"),
     ("kv_heads", "i32"),
     ("capacity", "i32"),
@@ -51,7 +58,8 @@ def tile_pack(quant: str) -> KernelSpec:
     """rows [rows] in the row layout of `repack` -> their places in tiles that were zero before (`tiles`).
 
     Row r goes to packed row base + stride × r, or, with half = head_dim/2 > 0, to base + r with elements d and d + half
-    of its head next to each other. A thread makes one lane of a record, 128 weights.
+    of its head next to each other. tiles, piece, blocks: of the matrix and its arrangement (`tiles.places`). A thread
+    makes one lane of a record, 128 weights.
     """
 
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:

@@ -121,7 +121,7 @@ class Session:
         loaded = stack.enter_context(
             weights.load(self.config, self.stream, fill)
             if self.build.step is None
-            else fast_load.load(self.config, self._kernels, self.stream, fill)
+            else fast_load.load(self.config, self._kernels, self.geometry.sms, self.stream, fill)
         )
         self._weights, self.load_seconds, self.weight_bytes = loaded.addresses, loaded.seconds, loaded.nbytes
         shape = self.config.model.shape

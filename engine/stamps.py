@@ -16,7 +16,7 @@ Stamps = NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Replay:
-    """One replay: when the last block finished each stage, from the first block's start, and the mean wait before it."""
+    """One replay: when the last block was done with each stage, from the first block's start; the mean wait before."""
 
     end_ns: tuple[int, ...]
     wait_ns: tuple[int, ...]

@@ -14,7 +14,8 @@ q5_0  2816 bytes: 4 planes of nibbles as in q4_K; a plane [32][4] u32 of fifth b
       4i + b of the sub-block; then [32][4] f16 d.
 q8_0  4352 bytes: 8 planes [32][16] i8; then [32][4] f16 d.
 
-`order` says which matrix row each packed row is: rows that one thread must hold together lie next to each other.
+Records lie in memory in the order in which a device's blocks multiply them (`places`), so that a block streams its
+part of a matrix from one end to the other.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from engine.errors import EngineError
 from engine.quant_blocks import Bytes
 
 ROWS, STEP, LANES, UNIT = 8, 512, 32, 128
+WARPS = 15  # of a block that multiply
 RECORD_BYTES = {"q4_K": 2304, "q6_K": 3360, "q5_0": 2816, "q8_0": 4352}
 Order = NDArray[np.int64]
 
@@ -50,6 +52,43 @@ def pair_order(rows: int, head_dim: int) -> Order:
     half = head_dim // 2
     within = np.arange(head_dim).reshape(2, half).T.reshape(-1)
     return (np.arange(0, rows, head_dim)[:, None] + within).reshape(-1)
+
+
+def places(tiles: int, steps_each: int, blocks: int) -> NDArray[np.int64]:
+    """Where the record (tile, step) of a piece lies, [tiles][steps]: a permutation of 0 .. tiles × steps - 1.
+
+    Block b takes tiles b·tiles/blocks .. (b + 1)·tiles/blocks - 1. Its records, numbered step by step, are divided among
+    its warps in runs that differ by one at most; turn by turn, each warp's next record is stored.
+    """
+    found = np.empty((tiles, steps_each), np.int64)
+    for block in range(blocks):
+        first, end = block * tiles // blocks, (block + 1) * tiles // blocks
+        if first == end:
+            continue
+        records = (end - first) * steps_each
+        record = np.arange(records)
+        warp, turn = _turns(records)
+        tile, step = first + record % (end - first), record // (end - first)
+        found[tile, step] = first * steps_each + turn * WARPS + warp
+    return found
+
+
+def _turns(records: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(warp, turn) of each of a block's records."""
+    each, more = divmod(records, WARPS)
+    counts = each + (np.arange(WARPS) < more)
+    warp = np.repeat(np.arange(WARPS), counts)
+    return warp, np.arange(records) - (np.cumsum(counts) - counts)[warp]
+
+
+def arrange(records: Bytes, piece: int, blocks: int) -> Bytes:
+    """Records [tiles][steps][record] of a matrix cut into pieces of `piece` tiles, as they lie in memory (flat)."""
+    tiles, steps_each, width = records.shape
+    out = np.empty((tiles * steps_each, width), np.uint8)
+    for first in range(0, tiles, piece):
+        some = records[first : first + piece]
+        out[first * steps_each + places(len(some), steps_each, blocks)] = some
+    return out.reshape(-1)
 
 
 def pack(quant: str, stored: Bytes, cols: int) -> Bytes:
@@ -136,10 +175,10 @@ def _pack_q6_k(blocks: Bytes) -> Bytes:
     pair = high >> np.array([[0, 2], [4, 6]], np.uint8).reshape(2, 2, 1) & 3
     words = (nibble | pair << 4).reshape(tiles, rows, count, 4, 8, 4, 4)  # [unit][16s][word][byte]
     last = words[..., 3:, :] >> np.array([0, 2, 4], np.uint8).reshape(3, 1) & 3
-    packed: Bytes = (words[..., :3, :] | last << 6).reshape(tiles, rows, count, 4, 96)
+    packed = (words[..., :3, :] | last << 6).reshape(tiles, rows, count, 4, 96)
     scales = blocks[..., 192:208].reshape(tiles, rows, count, 4, 8)
     d = blocks[..., 208:].transpose(0, 2, 1, 3, 4).reshape(tiles, count, -1)
-    return np.concatenate([_planes(packed), _lanes(scales), d], axis=-1)
+    return np.concatenate([_planes(packed.astype(np.uint8)), _lanes(scales), d], axis=-1)
 
 
 def _unpack_q6_k(records: Bytes) -> Bytes:

@@ -38,6 +38,7 @@ struct alignas(16) float4 {
 static dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 inline int min(int a, int b) { return a < b ? a : b; }
+inline int max(int a, int b) { return a > b ? a : b; }
 
 // --- fibers ---
 

@@ -17,7 +17,6 @@ struct Copy {
 const int MAX_COPIES = 1024;
 static Copy copies[MAX_COPIES];
 
-// A barrier is the parity of its running phase and, above it, the number of its pending copy plus one.
 inline void misuse(const char* what) {
     fprintf(stderr, "%s\n", what);
     abort();
@@ -50,12 +49,8 @@ template <int count> inline void sync_first() {
     host::team = count;
     host::yield(host::AT_TEAM);
 }
-inline void store_release_shared(unsigned* p, unsigned value) { *p = value; }
-inline void store_shared(unsigned* p, unsigned value) { *p = value; }
-inline unsigned load_acquire_shared(const unsigned* p) { return *p; }
 inline float reciprocal(float a) { return 1.0f / a; }
 inline float reciprocal_root(float a) { return 1.0f / sqrtf(a); }
-inline void pause() { host::yield(host::READY); }
 inline float load_fresh(const float* p) { return load_aligned<float>(p); }
 inline float4 load_fresh4(const float* p) { return load_aligned<float4>(p); }
 inline uint4 load_fresh16(const void* p) { return load_aligned<uint4>(p); }
@@ -80,30 +75,40 @@ inline unsigned long long global_time() {
     return now.tv_sec * 1000000000ull + now.tv_nsec;
 }
 
-inline void barrier_init(unsigned long long* barrier) { *barrier = 0; }
+// A barrier: the parity of its running phase (bit 0), arrivals it needs (8 bits), arrivals still missing (8 bits), and
+// above them the number of its pending copy plus one.
+inline void barrier_init(unsigned long long* barrier, int arrivals) { *barrier = arrivals << 1 | arrivals << 9; }
+inline void barrier_arrive(unsigned long long* barrier) {
+    const unsigned long long needed = *barrier >> 1 & 255, missing = *barrier >> 9 & 255;
+    if (missing == 1)
+        *barrier = ((*barrier & 1) ^ 1) | needed << 1 | needed << 9;
+    else
+        *barrier -= 1 << 9;
+}
 inline void barrier_publish() {}
 #define STREAMING 0
 inline void bulk_copy(void* to, const void* from, int bytes, unsigned long long* barrier, unsigned long long) {
     if ((uintptr_t)to % 16 || (uintptr_t)from % 16 || bytes % 16) host::misuse("misaligned bulk copy");
-    if (*barrier >> 1) host::misuse("a second bulk copy on a barrier whose first is not done");
+    if (bytes == 0) return barrier_arrive(barrier);
+    if (*barrier >> 17) host::misuse("a second bulk copy on a barrier whose first is not done");
     int i = 0;
     while (i < host::MAX_COPIES && host::copies[i].to) ++i;
     if (i == host::MAX_COPIES) host::misuse("too many bulk copies in flight");
     memset(to, 0xff, bytes);
     host::copies[i] = {to, from, bytes};
-    *barrier |= (unsigned long long)(i + 1) << 1;
+    *barrier |= (unsigned long long)(i + 1) << 17;
 }
 inline void barrier_wait(unsigned long long* barrier, unsigned parity) {
-    for (long turns = 0; (*barrier & 1) == parity; ++turns) {
-        if (const unsigned long long pending = *barrier >> 1) {
+    while ((*barrier & 1) == parity) {
+        if (const unsigned long long pending = *barrier >> 17) {
             host::Copy& copy = host::copies[pending - 1];
             memcpy(copy.to, copy.from, copy.bytes);
             copy.to = nullptr;
-            *barrier = parity ^ 1;
-            return;
+            *barrier &= (1 << 17) - 1;
+            barrier_arrive(barrier);
+        } else {
+            host::yield(host::READY);
         }
-        if (turns > 1000000) host::misuse("a wait for a bulk copy that no one asked for");
-        host::yield(host::READY);
     }
 }
 

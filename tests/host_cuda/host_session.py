@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib.models import Tensor
-from engine import fast_plan, tiles
+from engine import fast_plan, fast_tables, tiles
 from engine import kernels_ops as ops
 from engine.config import ModelConfig
 from engine.dispatch import Build
@@ -62,7 +62,7 @@ class HostSession:
         table = rope_table(shape.rope_theta, shape.head_dim, geometry.capacity, rope_factors(config))
         self.floats("rope")[:] = table.reshape(-1)
         if build.step is not None:
-            self.weights |= {name: tiled(config, matrix) for name, matrix in matrices(config).items()}
+            self.weights |= {name: tiled(config, matrix, geometry.sms) for name, matrix in matrices(config).items()}
             self._join_biases()
             self.buffers["counters"][:] = 0
             every = fast_plan.step_tables(config, geometry.sms)
@@ -160,6 +160,7 @@ def stored_order(config: ModelConfig, matrix: Matrix) -> NDArray[np.uint8]:
     return out
 
 
-def tiled(config: ModelConfig, matrix: Matrix) -> NDArray[np.uint8]:
-    """A fused matrix as it lies on the device."""
-    return aligned(tiles.pack(matrix.quant, stored_order(config, matrix), matrix.cols).reshape(-1))
+def tiled(config: ModelConfig, matrix: Matrix, blocks: int) -> NDArray[np.uint8]:
+    """A fused matrix as it lies on a device of `blocks` multiprocessors."""
+    records = tiles.pack(matrix.quant, stored_order(config, matrix), matrix.cols)
+    return aligned(tiles.arrange(records, fast_tables.piece_of(matrix, blocks), blocks))
