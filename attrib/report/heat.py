@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,8 @@ from attrib.device import GIGA
 def heat(attribution: Attribution, by_layer: Census) -> dict[str, Any] | None:
     """Layers, roles in the order they first stream, and one cell for each (layer, site) with known bytes.
 
+    A role that two sites of one layer share is divided into its sites, so that a row has one cell a layer.
+
     `by_layer` is the census grouped by layer, whose numbers the cells repeat. None where no launch in a layer has known
     weight bytes.
     """
@@ -22,6 +25,9 @@ def heat(attribution: Attribution, by_layer: Census) -> dict[str, Any] | None:
     rates = {row.site: row for row in by_layer.rows if row.site in places and np.isfinite(row.rate)}
     if not rates:
         return None
+    shared = Counter((layer, role) for layer, role, _ in (places[name] for name in rates))
+    divided = {role for (_, role), sites in shared.items() if sites > 1}
+    places = {n: (layer, site if role in divided else role, site) for n, (layer, role, site) in places.items()}
     layers = sorted({places[name][0] for name in rates})
     roles = list(dict.fromkeys(role for name, (_, role, _) in places.items() if name in rates))
     cells: list[dict[str, Any]] = []

@@ -27,7 +27,7 @@ from tests.conftest import Attrib
 from tests.golden import golden
 from tests.golden.test_recorded import rounded
 from tests.helpers import data, pages, small_step
-from tests.helpers.nsysgen import GB10
+from tests.helpers.nsysgen import GB10, Node
 from tests.helpers.pages import DECODE, ENGINE, LONG, MODEL, Page
 
 TRACES = [
@@ -141,6 +141,17 @@ def test_the_heat_map_repeats_the_census_by_layer() -> None:
     for cell in heat["cells"]:
         assert cell["gbps"] == pytest.approx(rows[f"blk.{cell['layer']}.{cell['site']}"]["gbps"])
     assert pages.of_first_run(pages.recorded("train-2gpu-after-2026.2", None))["heat"] is None
+
+
+def test_a_role_of_two_sites_in_one_layer_is_divided(tmp_path: Path) -> None:
+    norm, down, *rest = small_step.PARTS
+    other = small_step.Part(Node(small_step.HEAD, 4000), "ffn_down/q6_K", 0, 1_000_000)
+    trace, manifest = small_step.write(tmp_path, (norm, down, other, *rest))
+    heat = pages.of_first_run(run_report(load(trace, Options(manifest=manifest)), "220:225"))["heat"]
+    assert heat["roles"] == ["ffn_down/q4_K", "ffn_down/q6_K"]
+    assert [(cell["layer"], cell["role"]) for cell in heat["cells"]] == [
+        (0, "ffn_down/q4_K"), (1, "ffn_down/q4_K"), (0, "ffn_down/q6_K")
+    ]  # fmt: skip
 
 
 def test_every_launch_has_its_kernel() -> None:

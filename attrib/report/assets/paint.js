@@ -1,8 +1,8 @@
 // Draws a scene on a canvas. The ledger segment of a launch is the last part of it: what came before was covered.
 const GUTTER = 68;
 const NARROW = 560;
+// cividis (Nuñez, Anderton and Renslow 2018): even steps in lightness for every colour vision
 const RAMP = ["#00224e", "#35456c", "#666970", "#948e77", "#c8b866", "#fee838"];
-/* cividis (Nuñez, Anderton and Renslow 2018): even steps in lightness for every colour vision */
 
 function rampColour(share) {
   const at = clamp(share, 0, 1) * (RAMP.length - 1);
@@ -25,7 +25,7 @@ class Painter {
   }
 
   readTheme() {
-    this.colours = Object.fromEntries(["card", "raised", "line", "line-strong", "ink", "soft", "faint", "below", "clear", "accent"].map((name) => [name, themeColour(name)]));
+    this.colours = Object.fromEntries(["card", "raised", "line", "line-strong", "ink", "soft", "faint", "below", "clear"].map((name) => [name, themeColour(name)]));
     this.fills = new Map(Object.keys(REPORT.palette.categories).map((name) => [name, fillOf(categoryInk(name))]));
   }
 

@@ -21,7 +21,7 @@ function startWaterfall(host, pair) {
     return el("div", { class: "group" }, el("div", { class: "label" }, name), el("div", { class: "track" }, marks), el("div", { class: "value" }, value));
   };
   const grey = { class: "fill", style: { "--c": "var(--line-strong)" } };
-  const end = (name, ms, join) => row(el("span", {}, el("span", { class: `side side-${name.toLowerCase()}`, text: name }), " step"), low, ms, grey, el("b", { text: `${fixed(ms, 3)} ms` }), 0, join);
+  const end = (name, ms, join) => row(el("span", {}, el("span", { class: "side", text: name }), " step"), low, ms, grey, el("b", { text: `${fixed(ms, 3)} ms` }), 0, join);
   const parts = pair.parts.map((part, i) => {
     const ink = inked(part.delta_ms > 0 ? REPORT.palette.below : REPORT.palette.bar);
     const share = known(part.pct_of_gap) && part.delta_ms ? ` (${fixed(part.pct_of_gap, 0)} %)` : "";
@@ -35,7 +35,7 @@ function startWaterfall(host, pair) {
 function startPairAnatomy(host, pair) {
   const longest = Math.max(pair.span_a_ms, pair.span_b_ms) || 1;
   for (const [name, key, total] of [["A", "a_ms", pair.span_a_ms], ["B", "b_ms", pair.span_b_ms]]) {
-    host.append(el("div", { class: "stack-row" }, el("span", { class: `side side-${name.toLowerCase()}`, text: name }),
+    host.append(el("div", { class: "stack-row" }, el("span", { class: "side", text: name }),
       stack(pair.categories.map((row) => [row.category, row[key]]), total || 1, longest), el("span", { class: "total", text: `${fixed(total, 3)} ms` })));
   }
   const change = (a, b) => (a === b ? fixed(a, 0) : `${fixed(a, 0)} → ${fixed(b, 0)}`);
