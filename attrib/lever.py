@@ -205,10 +205,12 @@ def _wrapped(name: str, text: str) -> str:
 
 def _leg_line(leg: dict[str, Any]) -> str:
     sep = {1: ", SEP", -1: ", SEP (slower)", 0: ""}[leg["sep"]]
+    processes = leg.get("processes", 1)  # older measurements had one
+    each = f" of {processes} a side" if processes > 1 else ""
     return (
         f"  {'guard ' if leg['guard'] else ''}{leg['anchor']}: {leg['base_tok_per_s']:.2f} → "
         f"{leg['new_tok_per_s']:.2f} tok/s, {leg['change_pct']:+.2f} % [{leg['low_pct']:+.2f}, {leg['high_pct']:+.2f}]"
-        f"{sep}, {leg['pairs']} pairs: {leg['verdict'] or 'no verdict'}"
+        f"{sep}, {leg['pairs']} pairs{each}: {leg['verdict'] or 'no verdict'}"
     )
 
 

@@ -200,11 +200,13 @@ def mann_whitney_p(base: Rates, new: Rates) -> float:
         sd = math.sqrt(len(first) * take / 12 * (number + 1 - ties))
         return math.erfc(max(0.0, far - 0.5) / sd / math.sqrt(2)) if sd else 1.0
     ranks = doubled // np.gcd.reduce(doubled)
-    total = int(ranks.sum())
+    total, reached = int(ranks.sum()), 0
     ways = np.zeros((take + 1, total + 1))
     ways[0, 0] = 1
-    for rank in ranks:
-        ways[1:, rank:] += ways[:-1, : total + 1 - rank].copy()
+    for count, rank in enumerate(np.sort(ranks)):
+        taken = min(count, take - 1) + 1  # rows that hold a sum of the ranks added so far
+        ways[1 : taken + 1, rank : reached + rank + 1] += ways[:taken, : reached + 1].copy()
+        reached += int(rank)
     chances = ways[take] / ways[take].sum()
     middle = total * take / number
     far = abs(int(ranks[len(first) :].sum()) - middle)

@@ -124,6 +124,11 @@ def test_windows_that_cannot_tell_leave_it_open_and_are_kept(attrib: Attrib, wor
     assert attrib("lever", "run", "1b", "--pairs", 5, "--processes", 1, "--json").json()["verdict"] == "LANDED"
 
 
+def test_processes_a_side_are_on_the_page(attrib: Attrib, work: Path) -> None:
+    attrib(*NEW, "--gate", "none")
+    assert "SEP, 5 pairs of 2 a side: faster" in attrib("lever", "run", "1b", "--pairs", 5, "--processes", 2).out
+
+
 def test_a_veto_needs_no_engine(attrib: Attrib, work: Path) -> None:
     lever = attrib(*NEW, "--veto", "9 × 160 = 1440 live of 1536 is no more than 6 × 256 hold", "--json").json()
     assert (lever["verdict"], lever["measurements"]) == ("VETOED", [])
