@@ -36,9 +36,17 @@ BLOCKS: dict[str, tuple[int, int, int]] = {
     "bf16": (1, 2, 30),
 }
 QUANT_OF_GGML = {number: name for name, (_, _, number) in BLOCKS.items()}
-_FALLBACK = {"q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0"}
-UNIFORM = ("q8_0", "bf16", "f16")
-"""Recipes that store every matrix alike, as PyTorch and vLLM keep a model they do not quantize."""
+# what llama.cpp's quantizer takes for rows that are no multiple of 256
+_FALLBACK = {
+    "q2_K": "iq4_nl",
+    "q3_K": "iq4_nl",
+    "q4_K": "q5_0",
+    "q5_K": "q5_1",
+    "q6_K": "q8_0",
+    "iq4_xs": "iq4_nl",
+}
+UNIFORM = {quant.lower(): quant for quant in BLOCKS}
+"""Recipes that store every matrix alike, as PyTorch and vLLM keep a model they do not quantize; the type of each."""
 RECIPES = ("q4_k_m", *UNIFORM)
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
@@ -171,8 +179,7 @@ def _recipe_type(role: str, layer: int | None, shape: ModelShape) -> str:
             quant = "q6_K"
         elif role == "attn_v" and shape.layers == 80 and shape.heads == 8 * shape.kv_heads:
             quant = "q5_K"  # the 70B class shares each attn_v among eight heads, so the quantizer spends more on it
-    _, cols = shape.matrix(role)
-    return quant if cols % BLOCKS[quant][0] == 0 else _FALLBACK[quant]
+    return quant
 
 
 def recipe_tensors(shape: ModelShape, recipe: str = RECIPES[0]) -> Iterator[Tensor]:
@@ -180,7 +187,8 @@ def recipe_tensors(shape: ModelShape, recipe: str = RECIPES[0]) -> Iterator[Tens
 
     def matrix(name: str, role: str, layer: int | None) -> Tensor:
         rows, cols = shape.matrix(role)
-        quant = recipe if recipe in UNIFORM else _recipe_type(role, layer, shape)
+        quant = UNIFORM.get(recipe) or _recipe_type(role, layer, shape)
+        quant = quant if cols % BLOCKS[quant][0] == 0 else _FALLBACK[quant]
         return Tensor(f"{name}.weight", role, layer, rows, cols, quant)
 
     yield matrix("token_embd", "token_embd", None)

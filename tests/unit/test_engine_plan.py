@@ -44,9 +44,9 @@ def test_every_built_in_model_is_planned_whole(name: str, reference: dispatch.Bu
     assert config.model.step_bytes() < weights < 1.07 * config.model.step_bytes()
 
 
-@pytest.mark.parametrize("build", dispatch.names())
+@pytest.mark.parametrize("build", [name for name in dispatch.names() if dispatch.load(name).step is None])
 @pytest.mark.parametrize("model", sorted(shapes()))
-def test_every_build_covers_every_unit(build: str, model: str) -> None:
+def test_every_build_of_a_table_covers_every_unit(build: str, model: str) -> None:
     if build == "slow1" and model in MIXED:
         with pytest.raises(PlanError, match="build slow1 has no rule for a q5_"):
             planned(synthetic(model), dispatch.load(build))

@@ -88,6 +88,8 @@ def test_a_file_cut_at_any_boundary_is_refused(whole: bytes, source: Path) -> No
         (header(pairs=(pair("k", 8, struct.pack("<Q", 2**40)),)), "ends within its metadata"),
         (header(pairs=(pair("k", 9, struct.pack("<IQ", 4, 2**61)),)), "claims 2305843009213693952 items of k"),
         (header(pairs=(pair("k", 9, struct.pack("<IQ", 8, 2**61)),)), "claims 2305843009213693952 items of k"),
+        (header(pairs=(pair("k", 9, struct.pack("<IQ", 8, 2000) + text("a") * 1999 + b"\xff" * 8),)), "ends within"),
+        (header(pairs=(pair("k", 9, struct.pack("<IQ", 8, 2000) + b"\xff" * 8),)), "ends within its metadata"),
         (header(pairs=(pair("k", 9, struct.pack("<IQ", 9, 1)),)), "an array of arrays"),
         (header(pairs=(pair("k", 77, b""),)), "has value type 77, which GGUF does not define"),
         (header(pairs=(pair("k", 4, bytes(4)), pair("k", 4, bytes(4)))), "metadata key k twice"),
@@ -238,6 +240,25 @@ def test_contradictions_and_what_is_not_computed_are_named(
 ) -> None:
     path = rewritten(source, tmp_path / "odd.gguf", drop=f".{key}", change=with_key(key, value))
     with pytest.raises(ModelError, match=sentence):
+        read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"arch": "gemma3"}, "has architecture 'gemma3'; the engine runs qwen2, qwen3, llama, mistral"),
+        ({"head_dim": 96}, "has heads of 96 dimensions; the attention kernels take 64 or 128"),
+    ],
+)
+def test_models_without_kernels_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ModelError, match=sentence):
+        config_of(**changes)
+
+
+def test_a_cube_is_no_matrix(source: Path, tmp_path: Path) -> None:
+    values = np.zeros((2, 64, 256), np.float32)
+    path = rewritten(source, tmp_path / "cube.gguf", blk_0_attn_k_weight=values)
+    with pytest.raises(ModelError, match=r"blk\.0\.attn_k\.weight of .* has 3 dimensions; matrices have two"):
         read_config(path)
 
 

@@ -146,3 +146,14 @@ def test_uniform_recipes_store_every_matrix_alike(recipe: str, bits: float) -> N
     weights = 28 * 3584 * (3584 + 2 * 512 + 3584 + 3 * 18944) + 152_064 * 3584
     assert model.step_bytes() == weights * bits / 8
     assert {t.quant for t in model.tensors if t.rows > 1} == {recipe}
+
+
+@pytest.mark.parametrize("quant", models.BLOCKS)
+def test_every_type_is_a_recipe_of_its_own(quant: str) -> None:
+    wide, narrow = (models.builtin(f"{name}:{quant}") for name in ("qwen2.5-14b", "smollm2-135m"))
+    assert {t.quant for t in wide.tensors if t.rows > 1} == {quant}
+    taken = {t.quant for t in narrow.tensors if t.role in ("attn_q", "ffn_up")}
+    wanted = {"q2_K": "iq4_nl", "q4_K": "q5_0", "q5_K": "q5_1", "q6_K": "q8_0"}.get(quant, quant)
+    if quant in ("q3_K", "iq4_xs"):
+        wanted = "iq4_nl"
+    assert taken == {wanted}  # rows of 576
