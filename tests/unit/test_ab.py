@@ -208,8 +208,8 @@ def test_a_git_revision_against_the_tree(attrib: Attrib, work: Path) -> None:
     fake.configure(work, builds={"reference": [95.0, "dddddddddddddddd"]})
     fake.commit(work, "before")
     fake.configure(work)
-    options = ("ab", "--anchor", "14b:tg128", "--new", "reference", "--pairs", 5, "--processes", 1, "--json")
-    document = attrib(*options, "--base", "git:before").json()
+    options = ("ab", "--anchor", "14b:tg128", "--new", "reference", "--pairs", 5, "--processes", 1)
+    document = attrib(*options, "--base", "git:before", "--json").json()
     assert document["base"] == {"build": "git:before", "hash": "d" * 16}
     assert document["anchors"][0]["change_pct"] == pytest.approx(100 * (100 / 95 - 1), abs=0.3)
     listed = subprocess.run(["git", "worktree", "list"], cwd=work, capture_output=True, text=True, check=True).stdout
