@@ -44,7 +44,7 @@ def read_chunks(
                 table = np.frombuffer(flat, np.int64).reshape(len(rows), len(names))
                 yield done / total, {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(names)}
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the message may quote bytes of a damaged schema
-            raise SchemaError(f"{path}: cannot read table {KERNEL}: {error}.") from error
+            raise SchemaError(f"{path}: table {KERNEL} is damaged ({error}); copy or export it again") from error
 
 
 def _bad_value(

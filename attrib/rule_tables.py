@@ -21,7 +21,9 @@ def print_rules(out: Console, books: Sequence[Rules]) -> None:
     """Every rule file in the order they are tried, and the categories a rule can name."""
     table = _table("rules", "kernels", "streams", "orders", ABOUT, text=("rules", ABOUT))
     for book in books:
-        table.add_row(book.name, str(len(book.kernels)), str(len(book.streams)), str(len(book.layers)), book.about)
+        table.add_row(
+            Text(book.name), str(len(book.kernels)), str(len(book.streams)), str(len(book.layers)), Text(book.about)
+        )
     out.print(table)
     out.print(Text("Tried from the top; words in a kernel's name tell its category where no rule knows it."))
     out.print(Text(f"Categories: {', '.join(name for name in order() if name != IDLE)}."))
@@ -33,7 +35,7 @@ def print_check(out: Console, found: Check) -> None:
     for title, shares in (("matched by", found.files), ("category", found.categories)):
         table = _table(title, "launches", "%", "functions", "ms", "% time", text=(title,))
         for name, part in shares.items():
-            table.add_row(name, *_cells(part, found.total))
+            table.add_row(Text(name), *_cells(part, found.total))
         out.print(table)
     if found.streams:
         listed = ", ".join(f"{name} {launches:,}" for name, launches in found.streams.items())
@@ -52,7 +54,7 @@ def print_check(out: Console, found: Check) -> None:
     for one in found.unmatched:
         share = number(100 * one.share.seconds / found.total.seconds)
         table.add_row(
-            _cut(one.function), one.category, f"{one.share.launches:,}", number(one.share.seconds * 1e3, 3), share
+            Text(_cut(one.function)), one.category, f"{one.share.launches:,}", number(one.share.seconds * 1e3, 3), share
         )
     out.print(table)
     out.print(Text("Rules to paste into a file for --rules:\n"))

@@ -137,7 +137,8 @@ def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDA
             excluded[reason] += number
             good &= ~bad
     if not good.any():
-        raise NoDataError(f"{trace.path}: none of its {len(start)} launches has usable timestamps ({dict(excluded)})")
+        listed = ", ".join(f"{number} × {reason}" for reason, number in excluded.items())
+        raise NoDataError(f"{trace.path}: none of its {len(start)} launches has usable timestamps ({listed})")
     return np.arange(len(good)) if good.all() else np.flatnonzero(good)
 
 

@@ -115,7 +115,10 @@ class Trace:
     def kernels(self) -> KernelColumns:
         """Every kernel row in start order; raises when the export holds none, saying how to capture them."""
         present = self.schema.tables.get(sch.KERNEL, frozenset())
-        columns = read_kernels(self._database, present, self._reader) if present else None
+        try:
+            columns = read_kernels(self._database, present, self._reader) if present else None
+        except AttribError as error:  # a report or a packed export is read from elsewhere
+            raise type(error)(str(error).replace(str(self._database), str(self.path))) from error
         if columns is None or not len(columns.start):
             raise sch.without_kernels(self.schema, self.count(sch.GRAPH_TRACE), self.path)
         return columns

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers import nsysgen_schema as names
-from tests.helpers.nsysgen_schema import SCHEMAS, Schema
+from tests.helpers.nsysgen_schema import VERSIONS, Schema
 
 Dim3 = tuple[int, int, int]
 VM = 1 << 48  # globalPid = VM | pid << 24, globalTid = globalPid | tid
@@ -92,7 +92,7 @@ class Trace:
     @property
     def version(self) -> Schema:
         """The schema rows are written in."""
-        return SCHEMAS[self.schema]
+        return VERSIONS[self.schema]
 
     def add(self, table: str, **columns: Any) -> None:
         """One raw row; columns the version does not have are left out when the file is written."""

@@ -2,6 +2,8 @@
 
 Source: `PRAGMA table_info` of the recorded exports in tests/data; the graph tables that none of them holds
 (`CUPTI_ACTIVITY_KIND_GRAPH_TRACE`, the graph rows of `CUDA_GRAPH_EVENTS`) follow the columns nsys documents.
+2022.4 is told by the names in its exporter library. Of versions between two known ones only the bounds are known: each
+stands here twice, with the columns both neighbours have and with those either has.
 A column is written `name`, `name!` when declared NOT NULL, `name:TEXT` or `name:TEXT!` when not an integer.
 """
 
@@ -173,3 +175,48 @@ SCHEMAS: dict[str, Schema] = {
         },
     ),
 }
+
+
+def _names(columns: str) -> list[str]:
+    return [c.rstrip("!").split(":")[0] for c in columns.split()]
+
+
+def _between(older: Schema, newer: Schema, product: str, most: bool) -> Schema:
+    """What an export between two versions holds at least (tables and columns of both) or at most (of either)."""
+
+    def columns(table: str) -> str:
+        old, new = older.tables.get(table, ""), newer.tables.get(table, "")
+        if most:
+            added = zip(new.split(), _names(new), strict=True)
+            return " ".join([*old.split(), *(column for column, name in added if name not in _names(old))])
+        return " ".join(c for c, n in zip(old.split(), _names(old), strict=True) if n in _names(new))
+
+    either = older.tables | newer.tables
+    both = {table: columns(table) for table in either if table in older.tables and table in newer.tables}
+    tables = {table: columns(table) for table in either} if most else both | {older.metadata: either[older.metadata]}
+    return Schema(product, newer.version, tables)
+
+
+_PLAIN = {
+    RUNTIME: _COMMON[RUNTIME],
+    MEMCPY: _without_green(_MEMCPY),
+}
+SCHEMA_2022_4 = Schema("2022.4.2.1", "3.0.0", SCHEMAS["2022.2"].tables | _PLAIN)
+_WIDER = {table: f"futureId {columns} futureText:TEXT" for table, columns in SCHEMAS["2026.2"].tables.items()}
+_BOUNDS = {
+    "2023.1-2023.3": (SCHEMA_2022_4, SCHEMAS["2023.4"]),
+    "2024.1-2024.4": (SCHEMAS["2023.4"], SCHEMAS["2024.5"]),
+    "2024.6-2025.2": (SCHEMAS["2024.5"], SCHEMAS["2025.3"]),
+    "2025.4-2026.1": (SCHEMAS["2025.3"], SCHEMAS["2026.2"]),
+}
+VERSIONS: dict[str, Schema] = {
+    **SCHEMAS,
+    "2022.4": SCHEMA_2022_4,
+    **{
+        f"{version} {word}": _between(*bounds, f"{version} {word}", word == "most")
+        for version, bounds in _BOUNDS.items()
+        for word in ("least", "most")
+    },
+    "later": Schema("later", "4.0.0", _WIDER),
+}
+"""Every schema the generator writes: recorded ones, what lies between them, and columns no version has yet."""
