@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -283,3 +285,20 @@ def test_library_kernels_are_placed_by_order_alone(order: tuple[str, ...]) -> No
 
 def test_rules_of_kernels_alone_give_no_bytes() -> None:
     assert "say what kernels are, not which matrix they stream" in refusal(step(QVK), book=BOOKS["nccl"])
+
+
+DOCS = (Path(__file__).resolve().parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
+INDENTED = [textwrap.dedent(block) for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", DOCS, re.MULTILINE)]
+EXAMPLES = [block.strip() for block in INDENTED if "[[" in block]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_examples_of_the_docs_are_rule_files(example: str) -> None:
+    text = example if example.startswith("name") else f'name = "example"\n{example}'
+    found = rules.parse(text, "docs/rules.md")
+    assert found.kernels or found.streams
+
+
+def test_the_docs_name_every_shipped_file_and_key() -> None:
+    assert len(EXAMPLES) == 3
+    assert set(re.findall(r"^\| `([\w.-]+)` \| .* \| .* \|$", DOCS, re.MULTILINE)) >= set(BOOKS)

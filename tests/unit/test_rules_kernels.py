@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import csv
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from attrib import rules
+from attrib import api, rules
 from attrib.categories import order
+from attrib.models import builtin
 from attrib.names import function_name
 from tests.helpers import data
+from tests.helpers.nsysgen import H200, Kernel, Node, Trace
 
 with (data.DATA / "kernels.tsv").open(newline="", encoding="utf-8") as file:
     CASES = [tuple(row) for row in csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)][1:]
@@ -66,3 +70,48 @@ def test_a_recorded_llama_cpp_trace_is_known_whole(name: str) -> None:
         if rules.match(rules.builtin_rules(), function, full) is None
     }  # fmt: skip
     assert unknown == set()
+
+
+NVJET, FA3 = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "void cutlass::device_kernel<flash::FlashAttnFwdSm90<int>>(T1)"
+LAYER = (
+    ("rms_norm_kernel", "void vllm::rms_norm_kernel<c10::BFloat16>(T1 *)"),
+    (NVJET, NVJET),
+    ("rotary_embedding_kernel", "void vllm::rotary_embedding_kernel<c10::BFloat16, (bool)1>(T1 *)"),
+    ("reshape_and_cache_flash_kernel", "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>(T1 *)"),
+    ("device_kernel", FA3),
+    (NVJET, NVJET),
+    ("fused_add_rms_norm_kernel", "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, (int)8>(T1 *)"),
+    (NVJET, NVJET),
+    ("act_and_mul_kernel", "void vllm::act_and_mul_kernel<c10::BFloat16>(T1 *)"),
+    (NVJET, NVJET),
+)
+
+
+def test_a_decode_step_of_vllm_has_its_anatomy_and_its_bytes(tmp_path: Path) -> None:
+    """24 layers of ten launches, the head and the sampler; each launch 1,000 ns."""
+    model = builtin("qwen2.5-0.5b:bf16")
+    step = [*LAYER * model.shape.layers, (NVJET, NVJET), ("argmax", "void argmax<float>(float *)")]
+    trace = Trace("2025.3")
+    process = trace.process()
+    process.device(trace.gpu(H200))
+    graph = process.graph([Node(Kernel(short, full, grid=(132, 1, 1)), 1000) for short, full in step])
+    for i in range(4):
+        process.replay(graph, 1_000_000 * (i + 1))
+    found = api.attribution(trace.write(tmp_path / "t.sqlite"), model="qwen2.5-0.5b:bf16")
+    rows = {row.category: row.launches for row in api.anatomy(found).rows}
+    layers = model.shape.layers
+    assert rows == {
+        "weight streaming": 4 * layers + 1,
+        "attention": layers,
+        "norm": 2 * layers,
+        "rope": layers,
+        "copies": layers,
+        "elementwise": layers,
+        "sampling": 1,
+        "idle": 0,
+    }
+    assert np.nansum(found.traffic.weight_bytes) == model.step_bytes()
+    assert found.traffic.source == "model qwen2.5-0.5b:bf16, rules vllm"
+    assert f"{4 * layers + 1} of {4 * layers + 1} weight-streaming launches by order alone" in found.warnings[0]
+    head = next(site for site in api.census(found).rows if site.site == "output/bf16")
+    assert head.bytes == 151_936 * 896 * 2
