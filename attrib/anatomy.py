@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attrib.attribution import Attribution
 from attrib.categories import COPIES, IDLE, order
 from attrib.jsonout import document
-from attrib.ledger import NS, idle_under_copies
+from attrib.ledger import BLOCK_LAUNCHES, NS, idle_under_copies
 from attrib.stages import Summary
 
 if TYPE_CHECKING:
@@ -144,9 +144,16 @@ def growth(first: Anatomy, second: Anatomy) -> Growth:
 
 def copied_ns(attribution: Attribution) -> NDArray[np.int64]:
     """(steps,) ns in which only a memory copy or set of this process kept the device busy."""
-    steps, kernels, copies = attribution.steps, attribution.trace.kernels, attribution.trace.copies
+    steps, copies, found = attribution.steps, attribution.trace.copies, attribution.ledger
     mine = (copies.device == steps.device) & ((copies.process == steps.process) | (copies.process < 0))
-    return idle_under_copies(kernels.start[steps.rows], kernels.end[steps.rows], copies.start[mine], copies.end[mine])
+    covered = np.zeros(steps.count, np.int64)
+    each = max(BLOCK_LAUNCHES // steps.launches, 1)
+    for first in range(0, steps.count, each):
+        block = slice(first, first + each)
+        start = attribution.starts(slice(None), block)
+        end = start + found.duration[block]
+        covered[block] = idle_under_copies(start, end, copies.start[mine], copies.end[mine])
+    return covered
 
 
 def _copy_note(copied: NDArray[np.int64]) -> tuple[str, ...]:

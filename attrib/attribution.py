@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attrib import ggufmodel, ledger, rules, stages, traffic
+from attrib import ggufmodel, ledger, rules, stages, streaming, traffic
 from attrib.device import Device, lookup
 from attrib.errors import JoinError, RefusedError
 from attrib.ledger import NS, Ledger
@@ -86,6 +87,14 @@ class Attribution:
         """(steps, positions) ns that the blocks of a stage waited at the dependency in front of it; 0 for launches."""
         return self.timeline.wait if self.timeline is not None else np.zeros(self.steps.rows.shape)
 
+    def starts(self, positions: Any, steps: slice = slice(None)) -> NDArray[np.int64]:
+        """Start in ns of the launches at some positions, an index of any kind, in some steps or all."""
+        offset = self.ledger.offset
+        if offset is not None:
+            return self.ledger.begin[steps, None] + offset[steps][:, positions]
+        found: NDArray[np.int64] = self.trace.kernels.start[self.steps.rows[steps][:, positions]]
+        return found
+
     @property
     def device_name(self) -> str:
         """The name the driver reported."""
@@ -124,9 +133,7 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
     if book is not None and not book.kernels and options.model is None:
         raise RefusedError("--rules says how launches map to a model's matrices; give --model too")
     whole, trace = trace, select(trace, options.range, options.range_nvtx)
-    steps = find_steps(trace, options.nvtx, options.graph, options.device, options.process, options.steps)
-    kernels = trace.kernels
-    closed = ledger.close_rows(kernels.start, kernels.end, steps.rows)
+    steps, closed = _cut(trace, whole, options)
     model, build, anchor = "", options.build, options.anchor
     if options.manifest is not None:
         manifest = options.manifest if isinstance(options.manifest, Manifest) else load_manifest(options.manifest)
@@ -148,6 +155,17 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
         return attribution
     beside = options.manifest.parent / stages.FILE if isinstance(options.manifest, Path) else None
     return _with_stages(attribution, whole, options, manifest, options.stages or beside)
+
+
+def _cut(trace: Trace, whole: Trace, options: Options) -> tuple[Steps, Ledger]:
+    """The steps with their ledger: from a large trace's kernel table as it is read where they are graph replays."""
+    plain = options.nvtx is None and options.device is None and options.process is None and options.manifest is None
+    if trace is whole and plain and options.steps in ("auto", "graph"):
+        streamed = streaming.read(trace, options.graph)
+        if streamed is not None:
+            return streamed
+    steps = find_steps(trace, options.nvtx, options.graph, options.device, options.process, options.steps)
+    return steps, ledger.close_rows(trace.kernels.start, trace.kernels.end, steps.rows)
 
 
 def _with_stages(

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib.attribution import Attribution
-from attrib.ledger import NS
+from attrib.ledger import BLOCK_LAUNCHES, NS
+from attrib.steps import step_variants
 
 BY = ("site", "kernel", "layer")
 
@@ -17,8 +18,8 @@ BY = ("site", "kernel", "layer")
 def grouping(attribution: Attribution, by: str) -> tuple[list[tuple[str, str, str]], NDArray[np.int64]]:
     """(label, quant, category) of each group, and the group of each position."""
     traffic = attribution.traffic
-    names, variants = attribution.trace.names, attribution.trace.kernels.variants
-    first = attribution.trace.kernels.variant[attribution.steps.rows[0]]
+    names, variants = attribution.trace.names, attribution.trace.variants
+    first = step_variants(attribution.trace, attribution.steps)
 
     def of_kernel(p: int) -> str:
         x, y, z = (int(g) for g in variants.grid[first[p]])
@@ -63,14 +64,18 @@ class Sums:
 
         def summed(values: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
             # ns below 2**53 are exact in float64, so a matrix product adds them without rounding
-            return (values @ member) * NS
+            each = max(BLOCK_LAUNCHES // len(member), 1)
+            blocks = [values[at : at + each] @ member for at in range(0, len(values), each)]
+            return np.concatenate(blocks) * NS
 
         return cls(
             group,
             np.bincount(group, minlength=groups),
             summed(found.duration),
             summed(found.exclusive),
-            np.where(attribution.staged @ member > 0, summed(attribution.waiting), np.nan),
+            np.where(attribution.staged @ member > 0, summed(attribution.waiting), np.nan)
+            if attribution.staged.any()
+            else np.full((len(found.span), groups), np.nan),
             attribution.traffic.weight_bytes,
         )
 

@@ -5,7 +5,7 @@ same arrays: `columns_pages` decodes the pages of the file with numpy, and `colu
 which reads whatever the first does not take.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,30 @@ def read_kernels(path: Path, present: frozenset[str], reader: str = "auto") -> K
     return table.assembled((part, table.narrow(chunk, table.variant(chunk))) for part, chunk in chunks)
 
 
+class KernelStream:
+    """The kernel table in rowid order, a chunk at a time, for those who need not have all of it at once."""
+
+    def __init__(self, path: Path, present: frozenset[str]) -> None:
+        self._path, self._table = path, _Table(path)
+        self._names = tuple(name for name in COLUMNS if name in present)
+
+    def chunks(self) -> Iterator[tuple[float, dict[str, NDArray[Any]]]]:
+        """The arrays of KernelColumns for some rows, codes of processes and variants not ranked, and the part read.
+
+        Raises columns_pages.UnsupportedLayoutError for a table that only SQLite can read.
+        """
+        wanted = columns_pages.Wanted(self._names, REQUIRED, VARIANT, self._table.variant, self._table.narrow)
+        return columns_pages.read_chunks(self._path, wanted)
+
+    def ranked_variants(self) -> tuple[NDArray[np.int32], Variants]:
+        """Once all has been read: (codes,) index of each code's variant, and the variants."""
+        return self._table.ranked_variants()
+
+    def processes(self) -> NDArray[np.int64]:
+        """Once all has been read: distinct globalPid, ascending."""
+        return self._table.ranked_processes()[1]
+
+
 class _Table:
     """The kernel table while it is read: rows lose everything that repeats as soon as they arrive."""
 
@@ -138,21 +162,23 @@ class _Table:
         for part, chunk in chunks:
             for name, values in chunk.items():
                 growing[name].extend(values, part)
-        ranks = {"process": self._processes.ranked()[0], "variant": self._variants.ranked()[0]}
+        process_rank, processes = self.ranked_processes()
+        variant_rank, variants = self.ranked_variants()
+        ranks = {"process": process_rank, "variant": variant_rank}
         columns = {name: column.finished(ranks.get(name)) for name, column in growing.items()}
         order = _order(columns["start"], columns["end"])
         if order is not None:
             for name, column in columns.items():
                 columns[name] = column[order]
-        variants = self._variants.ranked()[1]
-        processes = self._processes.ranked()[1][:, 0]
-        return KernelColumns(
-            **columns,
-            processes=processes if len(processes) else np.array([-1], np.int64),
-            variants=Variants(
-                demangled=variants[:, 0], short=variants[:, 1], grid=variants[:, 2:5], block=variants[:, 5:8]
-            ),
-        )
+        return KernelColumns(**columns, processes=processes, variants=variants)
+
+    def ranked_variants(self) -> tuple[NDArray[np.int32], Variants]:
+        rank, found = self._variants.ranked()
+        return rank, Variants(demangled=found[:, 0], short=found[:, 1], grid=found[:, 2:5], block=found[:, 5:8])
+
+    def ranked_processes(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        rank, found = self._processes.ranked()
+        return rank, found[:, 0] if len(found) else np.array([-1], np.int64)
 
     def _int32(self, name: str, column: NDArray[np.int64]) -> NDArray[np.int32]:
         narrow = column.astype(np.int32)

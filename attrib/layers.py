@@ -18,9 +18,8 @@ def layer_rates(attribution: Attribution) -> tuple[float, ...]:
     layers = np.unique(traffic.layer[streams])
     if len(layers) < 2:
         return ()
-    start = attribution.trace.kernels.start
     first = [int(np.flatnonzero(streams & (traffic.layer == layer))[0]) for layer in layers]
-    begins = start[attribution.steps.rows[:, first]]
+    begins = attribution.starts(first)
     spans = np.median(np.diff(begins, axis=1), axis=0) * NS
     nbytes = [float(traffic.weight_bytes[streams & (traffic.layer == layer)].sum()) for layer in layers[:-1]]
     return tuple(b / float(s) if s > 0 else np.nan for b, s in zip(nbytes, spans, strict=True))

@@ -31,6 +31,8 @@ class Ledger:
     """(steps,) time in the span that no launch covers"""
     begin: NDArray[np.int64]
     """(steps,) first start"""
+    offset: NDArray[np.int64] | None = None
+    """(steps, launches) start of each launch since its step's; None where the kernel rows are at hand for that"""
 
     @property
     def closure_ns(self) -> int:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from attrib.columns import KernelColumns
 from attrib.errors import NoDataError, RefusedError
 from attrib.periods import MIN_REPEATS, longest_repetition
-from attrib.rowgroups import Groups, group, neighbours, signatures, take
+from attrib.replays import GRAPH_SHIFT, NODE_MASK, Replays, choose
+from attrib.rowgroups import Groups, group, signatures, take
 from attrib.trace import PID_MASK, PID_SHIFT, Api, Ranges, Trace
 
-GRAPH_SHIFT = 32
 HOUR_NS = 3_600_000_000_000
 NO_DEVICE = (1 << 32) - 1
 """Device -1, which an export that does not say has, in the low half of a (process, device) code."""
@@ -43,6 +43,8 @@ class Steps:
     place: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     """(steps,) place in time among all `of` steps of this source in the trace, kept or not; joins records of the run"""
     of: int = 1
+    variant: NDArray[np.int32] | None = None
+    """(positions,) kernel variant of each position; None where the kernel rows are at hand for that"""
 
     @property
     def count(self) -> int:
@@ -76,16 +78,7 @@ def find_steps(
     usable = _usable(trace, kernels, excluded)
     usable = _one_gpu(kernels, usable, device, process, warnings)
     chosen_device = int(kernels.device[usable[0]])
-    if trace.names.missing:
-        warnings.append(f"{trace.names.missing} kernel variants have a name id that StringIds lacks; shown by id")
-    created = trace.created_nodes()
-    if len(usable) < created and not np.any(take(kernels.node, usable) >= 0):
-        warnings.append(
-            f"incomplete capture: {created} graph nodes were created and {len(usable)} kernels recorded; "
-            "record again with an nsys that knows this driver"
-        )
-    if trace.graph_mode() == "graph" and trace.count("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
-        warnings.append("graph launches were traced as a whole and are missing; use --cuda-graph-trace=node")
+    warnings += common_warnings(trace, len(usable), graphs=bool(np.any(take(kernels.node, usable) >= 0)))
 
     found: Steps | None = None
     if nvtx is not None:
@@ -119,19 +112,47 @@ def find_steps(
     )
 
 
-def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDArray[np.int64]:
-    """Rows with believable times; the others are counted by reason."""
-    start, end = kernels.start, kernels.end
+def common_warnings(trace: Trace, usable: int, graphs: bool) -> list[str]:
+    """What to know of a trace however it is cut; `usable` of its launches are, and `graphs` says if any is a node's."""
+    warnings = []
+    if trace.names.missing:
+        warnings.append(f"{trace.names.missing} kernel variants have a name id that StringIds lacks; shown by id")
+    created = trace.created_nodes()
+    if usable < created and not graphs:
+        warnings.append(
+            f"incomplete capture: {created} graph nodes were created and {usable} kernels recorded; "
+            "record again with an nsys that knows this driver"
+        )
+    if trace.graph_mode() == "graph" and trace.count("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
+        warnings.append("graph launches were traced as a whole and are missing; use --cuda-graph-trace=node")
+    return warnings
+
+
+def step_variants(trace: Trace, steps: Steps) -> NDArray[np.int32]:
+    """(positions,) kernel variant of each position of a step."""
+    return trace.kernels.variant[steps.rows[0]] if steps.variant is None else steps.variant
+
+
+def unbelievable(
+    start: NDArray[np.int64], end: NDArray[np.int64], first_api_ns: int | None
+) -> dict[str, NDArray[np.bool_]]:
+    """By reason, which of some launches (in start order) have times that cannot be."""
     reasons = {
         "launch without timestamps": (start == 0) & (end == 0),
         "launch that ends before it starts": end < start,
     }
-    if start[0] < 0 or end.max() - max(int(start[0]), 0) > HOUR_NS:  # rows are in start order
+    if start[0] < 0 or end.max() - max(int(start[0]), 0) > HOUR_NS:
         reasons["launch with a time before 0 or longer than an hour"] = (start < 0) | (end - HOUR_NS > start)
-    if trace.first_api_ns is not None:
-        reasons["launch before the first API call"] = start < trace.first_api_ns
+    if first_api_ns is not None:
+        reasons["launch before the first API call"] = start < first_api_ns
+    return reasons
+
+
+def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDArray[np.int64]:
+    """Rows with believable times; the others are counted by reason."""
+    start, end = kernels.start, kernels.end
     good = np.ones(len(start), bool)
-    for reason, bad in reasons.items():
+    for reason, bad in unbelievable(start, end, trace.first_api_ns).items():
         number = int(np.count_nonzero(bad & good))
         if number:
             excluded[reason] += number
@@ -191,10 +212,10 @@ def _graph_steps(
     excluded: Counter[str],
     warnings: list[str],
 ) -> Steps | None:
-    """Replays of the graph with the most replays of equal node sequence (ties: the longest in total).
+    """Replays that `choose` takes for steps.
 
     A replay is the launches with one (globalPid, correlationId, exec graph); correlation ids repeat across
-    processes. Re-instantiated graphs get new exec ids, so sequences are compared by node index and variant.
+    processes.
     """
     inside = take(kernels.node, usable) >= 0
     rows = usable if inside.all() else usable[inside]
@@ -204,57 +225,25 @@ def _graph_steps(
     groups = group(
         rows, (take(kernels.process, rows), take(kernels.correlation, rows), take(kernels.node, rows) >> GRAPH_SHIFT)
     )
-    executable = kernels.node[groups.rows[groups.begin[:-1]]] >> GRAPH_SHIFT
-    index = take(kernels.node, groups.rows) & ((1 << GRAPH_SHIFT) - 1)
+    index = take(kernels.node, groups.rows) & NODE_MASK
     signature = signatures(groups, index, kernels.variant)
-    wanted = np.ones(len(executable), bool) if graph is None else executable == graph
-    if not wanted.any():
-        return None
-    sizes = groups.sizes()
-    spans = kernels.end[groups.rows[groups.begin[1:] - 1]] - kernels.start[groups.rows[groups.begin[:-1]]]
-    families, family, counts = np.unique(signature[wanted], return_inverse=True, return_counts=True)
-    totals = np.bincount(family, weights=spans[wanted], minlength=len(families))
-    best = max(range(len(families)), key=lambda f: (int(counts[f]), float(totals[f])))
-    heaviest = int(np.argmax(totals))
-    chosen = np.flatnonzero(wanted & (signature == families[best]))
-    graphs = tuple(int(g) for g in np.unique(executable[chosen]))
-    if heaviest != best and totals[heaviest] > 2 * totals[best]:
-        other = int(executable[np.flatnonzero(wanted & (signature == families[heaviest]))[0]])
-        warnings.append(f"graph {other} takes more time with fewer replays; choose it with --graph {other}")
-    size = int(sizes[chosen[0]])
-    of_graph = np.isin(executable, graphs)
-    for one in np.flatnonzero(of_graph & (signature != families[best])):
-        cut = sizes[one] < size
-        excluded["step cut short" if cut else "step with other launches"] += 1
-    other_graphs = int(np.count_nonzero(~of_graph))
-    if other_graphs:
-        excluded["replay of another graph"] += other_graphs
-    _warn_of_company(kernels, groups, signature, counts, warnings)
-    matrix = groups.matrix(chosen, size)
-    order = np.argsort(kernels.start[matrix[:, 0]], kind="stable")
-    if neighbours(order) is None:
-        matrix = matrix[order]
-    begins = np.sort(kernels.start[groups.rows[groups.begin[:-1][of_graph]]])
-    place = np.searchsorted(begins, kernels.start[matrix[:, 0]])
-    return Steps("graph replays", _by_node(kernels, matrix), 0, 0, graphs=graphs, place=place, of=len(begins))
-
-
-def _warn_of_company(
-    kernels: KernelColumns,
-    groups: Groups,
-    signature: NDArray[np.uint64],
-    counts: NDArray[np.int64],
-    warnings: list[str],
-) -> None:
-    """Say when a step may be more than one replay: graphs that take turns, or one launch of several graphs."""
-    if len(counts) > 1 and np.count_nonzero(counts == counts.max()) > 1 and counts.max() >= MIN_REPEATS:
-        warnings.append("another graph is replayed as often: a step may be several replays (see --graph, --nvtx)")
-    calls = groups.rows[groups.begin[:-1]]
-    same = (kernels.correlation[calls[1:]] == kernels.correlation[calls[:-1]]) & (
-        kernels.process[calls[1:]] == kernels.process[calls[:-1]]
+    calls, last = groups.rows[groups.begin[:-1]], groups.rows[groups.begin[1:] - 1]
+    replays = Replays(
+        executable=kernels.node[calls] >> GRAPH_SHIFT,
+        signature=signature,
+        size=groups.sizes(),
+        start=kernels.start[calls],
+        span=kernels.end[last] - kernels.start[calls],
+        correlation=kernels.correlation[calls],
+        process=kernels.process[calls].astype(np.int64),
     )
-    if np.any(same & (kernels.correlation[calls[1:]] >= 0)):
-        warnings.append("one graph launch holds nodes of several graphs (child graphs): they count as replays of each")
+    chosen = choose(replays, graph, excluded, warnings)
+    if chosen is None:
+        return None
+    matrix = groups.matrix(chosen.index, int(replays.size[chosen.index[0]]))
+    return Steps(
+        "graph replays", _by_node(kernels, matrix), 0, 0, graphs=chosen.graphs, place=chosen.place, of=chosen.of
+    )
 
 
 def _by_node(kernels: KernelColumns, matrix: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -377,10 +366,17 @@ def _drop_slow_first(kernels: KernelColumns, rows: NDArray[np.int64], excluded: 
         return rows
     end, start = (take(column, rows.ravel()).reshape(rows.shape) for column in (kernels.end, kernels.start))
     spans = end.max(axis=1) - start.min(axis=1)
+    return rows[slow_first(spans, excluded) :]
+
+
+def slow_first(spans: NDArray[np.int64], excluded: Counter[str]) -> int:
+    """How many leading steps are warm-up, by the (steps,) spans in ns; they are counted in `excluded`."""
+    if len(spans) < MIN_REPEATS:
+        return 0
     limit = SLOW_FIRST * float(np.median(spans))
     first = 0
     while first < len(spans) - 1 and spans[first] > limit:
         first += 1
     if first:
         excluded["slow first step"] += first
-    return rows[first:]
+    return first

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib import schema as sch
-from attrib.columns import KernelColumns, Variants, read_kernels
+from attrib.columns import REQUIRED, KernelColumns, KernelStream, Variants, read_kernels
 from attrib.columns_open import readonly_uri
 from attrib.errors import AttribError, SchemaError
 from attrib.inputs import database_of
@@ -27,6 +27,8 @@ PID_SHIFT = 24
 PID_MASK = 0xFFFFFF
 THREAD_MASK = ~PID_MASK
 LOCK_TIMEOUT_S = 2.0
+STREAMED_BYTES = 64 << 20
+"""Size of a file from which its kernel table is worth reading in batches; launches take some 80 bytes each."""
 _STEERING = dict.fromkeys([*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A)], "\ufffd")
 """Control characters and those that turn the direction of writing."""
 _MAX_NAME = 4096  # characters read of a kernel name: longer ones are real, and no rule looks further
@@ -88,6 +90,7 @@ class Trace:
         self._database = database
         self._reader = reader
         self._whole: Trace | None = None
+        self._streamed_variants: Variants | None = None
         with self.connect() as connection:
             self.schema = sch.probe(connection, path)
 
@@ -123,10 +126,29 @@ class Trace:
             raise sch.without_kernels(self.schema, self.count(sch.GRAPH_TRACE), self.path)
         return columns
 
+    def kernel_stream(self) -> KernelStream | None:
+        """The kernel table a chunk at a time; None where it is small, in memory, or to be read by SQLite."""
+        present = self.schema.tables.get(sch.KERNEL, frozenset())
+        needed = {*REQUIRED, "graphNodeId", "correlationId"} <= present
+        if not needed or self._reader == "sqlite" or "kernels" in self.__dict__:
+            return None
+        large = self._database.stat().st_size >= STREAMED_BYTES
+        return KernelStream(self._database, present) if large else None
+
+    def know_variants(self, variants: Variants) -> None:
+        """Keep what a stream of all kernel rows has found, so that names need no second reading."""
+        self._streamed_variants = variants
+
+    @property
+    def variants(self) -> Variants:
+        """Distinct kernels with their grid and block; the same whether the table was streamed or read whole."""
+        return self.kernels.variants if self._streamed_variants is None else self._streamed_variants
+
     def restricted(self, kernels: KernelColumns, note: str) -> Trace:
         """This trace with `kernels`, some of its own or parts of them, and a note of what was kept or divided."""
         part = copy(self)
         part.__dict__["kernels"] = kernels
+        part._streamed_variants = None
         part.notes = (*self.notes, note)
         part._whole = self
         return part
@@ -201,7 +223,7 @@ class Trace:
 
     @cached_property
     def _strings(self) -> dict[int, str]:
-        variants = self.kernels.variants
+        variants = self.variants
         wanted = sorted({*variants.short.tolist(), *variants.demangled.tolist()} - {-1})
         if not self.schema.has("StringIds", "id", "value"):
             return {}
@@ -215,8 +237,8 @@ class Trace:
 
     @cached_property
     def names(self) -> VariantNames:
-        """Names of every kernel variant, index for index with `kernels.variants`."""
-        return VariantNames.of(self.kernels.variants, self._strings)
+        """Names of every kernel variant, index for index with `variants`."""
+        return VariantNames.of(self.variants, self._strings)
 
     def gpu(self, device: int, process: int) -> Gpu:
         """The GPU that CUDA device `device` of the process with this globalPid is.

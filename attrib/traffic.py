@@ -18,7 +18,7 @@ from attrib.categories import category_of
 from attrib.errors import JoinError
 from attrib.manifest import Graph, Launch, Manifest, Stage
 from attrib.models import Model
-from attrib.steps import Steps
+from attrib.steps import Steps, step_variants
 from attrib.trace import Trace, VariantNames
 
 F16_BYTES = 2
@@ -82,7 +82,7 @@ def from_model(
 
     Raises JoinError when no rule matches any launch or when a launch cannot be the matrix its turn says.
     """
-    names, variants = trace.names, trace.kernels.variants
+    names, variants = trace.names, trace.variants
     order = _variants(trace, steps)
     chosen = rules or _best_rules(names, order)
     candidates = [
@@ -127,7 +127,7 @@ def from_manifest(
     node that differs.
     """
     nodes = _manifest_nodes(manifest.graph(graph), steps, trace)
-    names, variants = trace.names, trace.kernels.variants
+    names, variants = trace.names, trace.variants
     slots = []
     for node, variant in zip(nodes, _variants(trace, steps), strict=True):
         found = (names.short[variant], tuple(int(v) for v in variants.grid[variant]))
@@ -185,7 +185,7 @@ def from_table(trace: Trace, steps: Steps, table: Path, rules: rulebook.Rules | 
     warning. Raises JoinError naming the file and line for a row that cannot be understood.
     """
     entries = _read_table(table)
-    names, variants = trace.names, trace.kernels.variants
+    names, variants = trace.names, trace.variants
     named = _Named(names, rules)
     used: set[_Entry] = set()
     slots = []
@@ -261,7 +261,7 @@ def _grid(text: str) -> tuple[int, ...] | None:
 
 
 def _variants(trace: Trace, steps: Steps) -> list[int]:
-    return [int(v) for v in trace.kernels.variant[steps.rows[0]]]
+    return [int(v) for v in step_variants(trace, steps)]
 
 
 def _best_rules(names: VariantNames, order: list[int]) -> rulebook.Rules | None:
