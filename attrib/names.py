@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _OPEN, _CLOSE = "<([{", ">)]}"
+_GENERIC = ("kernel", "Kernel", "Kernel2", "device_kernel", "run")
+"""Names that libraries give all their kernels; the scope before them tells which library it is."""
 _UNNAMED = ("(anonymous namespace)", "<unnamed>")
 _OPERATOR = re.compile(r"(?<!\w)operator(\(\)|\[\]|<=>|<<=?|>>=?|->\*?|<=?|>=?)")
 """Operators that are spelled with brackets, which open and close nothing."""
@@ -58,9 +60,14 @@ def split(demangled: str) -> tuple[str, str, str]:
 
 
 def label(demangled: str, short: str, width: int = 96) -> str:
-    """Short label: the function and, where there are any, its template arguments, cut to `width` characters."""
+    """Short label: the function and, where there are any, its template arguments, cut to `width` characters.
+
+    A function whose own name says nothing keeps the scope before it.
+    """
     name, arguments, _ = split(demangled) if demangled else (short, "", "")
-    name = (name or short).rsplit("::", 1)[-1]
+    *scopes, name = (name or short).split("::")
+    if scopes and name in _GENERIC:
+        name = f"{scopes[-1]}::{name}"
     cleaned = ",".join(_value(part) for part in _split_commas(arguments))
     text = f"{name}<{cleaned}>" if cleaned else name
     return text if len(text) <= width else text[: width - 1] + "…"

@@ -132,3 +132,13 @@ def test_labels() -> None:
     assert label("void f<(int)>(T *)", "f") == "f<(int)>"
     assert label("void f<Foo<1, 2>, g>()", "f", 10) == "f<Foo<1, …"
     assert label("void Functor<int>::operator()(float *) const", "operator()") == "operator()"
+
+
+def test_a_name_that_every_kernel_of_a_library_has_keeps_its_scope() -> None:
+    gemv = "std::enable_if<!T7, void>::type internal::gemvx::kernel<int, int, __nv_bfloat16, (bool)0>(T13)"
+    assert label(gemv, "kernel") == "gemvx::kernel<int,int,__nv_bfloat16,0>"
+    assert label("void cutlass::device_kernel<flash::Fwd<(int)1>>(T1)", "device_kernel") == (
+        "cutlass::device_kernel<flash::Fwd<(int)1>>"
+    )
+    assert label("void at::native::reduce_kernel<(int)512>(T1)", "reduce_kernel") == "reduce_kernel<512>"
+    assert label("kernel", "kernel") == "kernel"
