@@ -182,6 +182,7 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
         for (int tile = piece.begin + warp; tile < piece.end; tile += WARPS)
             mine.take(p.k + cache, p.v + cache, query, tile, kv_len);
     }
+    const int busy = min(tiles, WARPS), slots = min(busy, SLOTS);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         mine.sum[h] += shuffle_xor(mine.sum[h], 4);
@@ -190,28 +191,30 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
         if (lane < 4) memory.top[warp][2 * lane + h] = mine.top[h];
     }
     sync_first<THREADS>();
-    float by[2];
+    if (warp < busy) {
+        float by[2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        const int head = lane % 4 * 2 + h;
-        float top = NO_SCORE;
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) top = max_nan(top, memory.top[w][head]);
-        by[h] = exp2_fast(mine.top[h] - top);
-        if (lane < 4) memory.sum[warp][head] = mine.sum[h] * by[h];
+        for (int h = 0; h < 2; ++h) {
+            const int head = lane % 4 * 2 + h;
+            float top = mine.top[h];
+#pragma unroll 4
+            for (int w = 0; w < busy; ++w) top = max_nan(top, memory.top[w][head]);
+            by[h] = exp2_fast(mine.top[h] - top);
+            if (lane < 4) memory.sum[warp][head] = mine.sum[h] * by[h];
+        }
+        mine.shrink(by);
+        if (warp >= SLOTS) mine.store(memory.slots[warp - SLOTS], false);
     }
-    mine.shrink(by);
-    const int busy = min(tiles, WARPS), slots = min(busy, SLOTS);
-    if (warp >= SLOTS && warp < busy) mine.store(memory.slots[warp - SLOTS], false);
-    sync_first<THREADS>();
+    if (busy > SLOTS) sync_first<THREADS>();
     if (warp < slots) mine.store(memory.slots[warp], warp + SLOTS < busy);
     sync_first<THREADS>();
     for (int e = threadIdx.x; e < GROUP * HEAD_DIM; e += THREADS) {
         const int h = e / HEAD_DIM, d = e % HEAD_DIM;
         float acc = 0.0f, total = 0.0f, top = NO_SCORE;
+#pragma unroll 4
         for (int i = 0; i < slots; ++i) acc += memory.slots[i][h][d];
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) total += memory.sum[w][h];
+#pragma unroll 4
+        for (int w = 0; w < busy; ++w) total += memory.sum[w][h];
         if (piece.live == 1) {
             p.out[(piece.head0 + h) * HEAD_DIM + d] = mul_rn(acc, reciprocal(total));
             continue;
@@ -219,8 +222,7 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
         const u64 part = (u64)(piece.head0 + h) * most + piece.split;
         part_acc[part * HEAD_DIM + d] = acc;
         if (d == 0) {
-#pragma unroll
-            for (int w = 0; w < WARPS; ++w) top = max_nan(top, memory.top[w][h]);
+            for (int w = 0; w < busy; ++w) top = max_nan(top, memory.top[w][h]);
             part_ml[2 * part] = top;
             part_ml[2 * part + 1] = total;
         }
@@ -236,13 +238,16 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
 }
 
 // p.x q f32 [heads][HEAD_DIM]; p.out f32 [heads][HEAD_DIM]; part_acc f32 [heads][most_splits][HEAD_DIM], part_ml f32
-// [heads][most_splits][2]; finished u32 [heads / GROUP], 0 before and after
-DEVICE void attend(const Phase& p, const Step& s, u8* memory, float* part_acc, float* part_ml, u32* finished) {
+// [heads][most_splits][2]; own: the block's first piece, the same in every layer; finished u32 [heads / GROUP], 0 before and after
+DEVICE void attend(const Phase& p, const Step& s, const Piece& own, u8* memory, float* part_acc, float* part_ml,
+                   u32* finished) {
     const int groups = s.heads / GROUP, most = most_splits(groups, gridDim.x);
-    for (int item = blockIdx.x; item < groups * most; item += gridDim.x) {
-        const Piece piece = piece_of(item, groups, gridDim.x, s.position + 1, s.heads / s.kv_heads);
-        if (piece.split >= piece.live) return;
+    Piece piece = own;
+    for (int item = blockIdx.x; piece.split < piece.live;) {
+        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, finished + piece.head0 / GROUP);
+        item += gridDim.x;
+        if (item >= groups * most) return;
         sync_first<THREADS>();
-        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, finished + item % groups);
+        piece = piece_of(item, groups, gridDim.x, s.position + 1, s.heads / s.kv_heads);
     }
 }

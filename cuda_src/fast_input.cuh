@@ -42,10 +42,29 @@ DEVICE void store_eight(u8* image, Eight v, int at) {
     }
 }
 
-// x f32 [cols], written by other blocks; gamma f32 [cols] with `norm`. The mean square is left to the rows' epilogue:
-// it scales every result alike, so the integers need not wait for it.
-template <bool norm> DEVICE void quantize_input(const Scratch& scratch, const float* x, const float* gamma, int cols) {
-    const int LOADS = norm ? 2 : 4;  // eights of values a thread loads before it uses the first
+// Two bf16 as f32, and f32 as bf16, rounded to nearest even. Between gate and down half the bytes are worth more than
+// eight bits of fraction: int8 follows, and every block reads all of it.
+DEVICE float brief_low(u32 pair) { return int_as_float(pair << 16); }
+DEVICE float brief_high(u32 pair) { return int_as_float(pair & 0xffff0000); }
+DEVICE u16 brief(float v) {
+    const u32 bits = float_as_int(v);
+    return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+enum InputKind { NORMED, PLAIN, BRIEF };
+
+template <InputKind kind> DEVICE Eight load_eight(const float* x, int at) {
+    if (kind != BRIEF) return {load_fresh4(x + 8 * at), load_fresh4(x + 8 * at + 4)};
+    const uint4 v = load_fresh16((const u16*)x + 8 * at);
+    return {{brief_low(v.x), brief_high(v.x), brief_low(v.y), brief_high(v.y)},
+            {brief_low(v.z), brief_high(v.z), brief_low(v.w), brief_high(v.w)}};
+}
+
+// x [cols], written by other blocks; gamma f32 [cols] for NORMED. The mean square is left to the rows' epilogue: it
+// scales every result alike, so the integers need not wait for it.
+template <InputKind kind>
+DEVICE void quantize_input(const Scratch& scratch, const float* x, const float* gamma, int cols) {
+    const int LOADS = kind == NORMED ? 2 : 4;  // eights of values a thread loads before it uses the first
     const int eights = steps_of(cols) * (STEP / 8), live = cols / 8;
     float sum = 0.0f;
 #pragma unroll 1
@@ -55,21 +74,17 @@ template <bool norm> DEVICE void quantize_input(const Scratch& scratch, const fl
         for (int i = 0; i < LOADS; ++i) {
             const int at = first + i * THREADS;
             v[i].low = v[i].high = float4{0.0f, 0.0f, 0.0f, 0.0f};
-            if (norm) g[i] = v[i];
+            if (kind == NORMED) g[i] = v[i];
             if (at < live) {
-                v[i].low = load_fresh4(x + 8 * at);
-                v[i].high = load_fresh4(x + 8 * at + 4);
-                if (norm) {
-                    g[i].low = load_float4(gamma + 8 * at);
-                    g[i].high = load_float4(gamma + 8 * at + 4);
-                }
+                v[i] = load_eight<kind>(x, at);
+                if (kind == NORMED) g[i] = {load_float4(gamma + 8 * at), load_float4(gamma + 8 * at + 4)};
             }
         }
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
             const int at = first + i * THREADS;
             if (at - lane_id() >= eights) break;  // eights go by whole warps
-            if (norm) {
+            if (kind == NORMED) {
                 sum = squares(v[i].low, squares(v[i].high, sum));
                 v[i].low = product(v[i].low, g[i].low);
                 v[i].high = product(v[i].high, g[i].high);
@@ -77,13 +92,13 @@ template <bool norm> DEVICE void quantize_input(const Scratch& scratch, const fl
             store_eight(scratch.image, v[i], at);
         }
     }
-    if (norm) {
+    if (kind == NORMED) {
         sum = warp_sum(sum);
         if (lane_id() == 0) scratch.squares[warp_id()] = sum;
     }
 }
 
-// 1 / root mean square of the input that quantize_input<true> took.
+// 1 / root mean square of the input that quantize_input<NORMED> took.
 DEVICE float inverse_rms(const Scratch& scratch, int cols, float eps) {
     float sum = 0.0f;
 #pragma unroll

@@ -8,14 +8,15 @@ enum Operation { QKV, ATTEND, ADD, GATE_UP, LOGITS };
 // flags
 #define AFTER_ALL 1    // needs what other blocks wrote in the phase before
 #define NORM_INPUT 2   // input is quantized after RMSNorm with `gamma`
-#define PLAIN_INPUT 4  // input is quantized as it is; neither: the phase before's quantized input serves again
-#define LAST_LOGITS 8  // the arg max is complete after this phase
+#define PLAIN_INPUT 4  // input is quantized as it is
+#define BRIEF_INPUT 8  // the same, from bf16; none of the three: the phase before's quantized input serves again
+#define LAST_LOGITS 16 // the arg max is complete after this phase
 
 struct Phase {
-    const float* x;      // input f32 [segment columns], or q f32 [heads][HEAD_DIM]
+    const float* x;      // input f32 or bf16 [segment columns], or q f32 [heads][HEAD_DIM]
     const float* gamma;  // f32 [columns], or null
     const float* bias;   // f32 [q rows | k rows | v rows], or null
-    float* out;          // f32: q, the attention result, the sum, silu(gate) · up, or logits
+    float* out;          // f32: q, the attention result, the sum, or logits; bf16: silu(gate) · up
     u16 *k, *v;          // the layer's cache, f16 [kv_heads][capacity][HEAD_DIM]
     int operation, flags, cols, row;  // row: of segment 0's first row, where a matrix is cut into several phases
 };

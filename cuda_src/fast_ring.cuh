@@ -4,10 +4,20 @@
 #include "tile.cuh"
 
 #define ROUNDS 8          // most rounds in the ring
+#ifndef GROUPS
 #define GROUPS 3          // copies a round, each for WARPS / GROUPS warps
+#endif
 #define GROUP_WARPS (WARPS / GROUPS)
-#ifndef IN_FLIGHT
-#define IN_FLIGHT 6       // most copies under way: more only queue up, and hold up what shares their path
+// Copies under way. While the block only multiplies, many keep the memory busy; around a dependency few, because what
+// it waits for travels the same way. A segment's first rounds are asked for before its phase begins.
+#ifndef SHALLOW
+#define SHALLOW 3
+#endif
+#ifndef DEEP
+#define DEEP 9
+#endif
+#ifndef EARLY_ROUNDS
+#define EARLY_ROUNDS 5
 #endif
 
 // What a phase streams: records of at most two segments.
@@ -104,20 +114,20 @@ struct Fetch {
             ++oldest;
         }
     }
-    DEVICE void wait_for_landing() {
-        if (copies < IN_FLIGHT) return;
-        const u32 old = copies - IN_FLIGHT, in = old / GROUPS;
+    DEVICE void wait_for_landing(u32 most) {
+        if (copies < most) return;
+        const u32 old = copies - most, in = old / GROUPS;
         barrier_wait(&ring.full[in % ROUNDS][old % GROUPS], in / ROUNDS & 1);
     }
     DEVICE void segment(const u8* from, int records, int record) {
-        for (int left = records; left > 0; left -= WARPS) {
+        for (int first = 0; first < records; first += WARPS) {
 #pragma unroll 1
             for (int g = 0; g < GROUPS; ++g) {
-                const int size = in_group(left, g) * record, skip = places.skip(size);
+                const int size = in_group(records - first, g) * record, skip = places.skip(size);
                 wait_for_room(skip + size);
                 asked += skip + size;
                 const int at = places.take(size);
-                wait_for_landing();
+                wait_for_landing(first < EARLY_ROUNDS * WARPS ? SHALLOW : DEEP);
                 bulk_copy(ring.base + at, from, size, &ring.full[round % ROUNDS][g], STREAMING);
                 from += size;
                 ++copies;

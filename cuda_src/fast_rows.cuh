@@ -78,10 +78,16 @@ DEVICE void finish_rows(const Phase& p, const Step& s, const Share& share, int s
     for (int first = 0; first < rows << log2; first += THREADS) {  // whole blocks: all lanes shuffle
         const int local = (first + (int)threadIdx.x) >> log2;
         const bool live = local < rows;
+        const float* from = partials + part_of_row * rows + min(local, rows - 1);
         float v = 0.0f;
-        if (live)
-            for (int k = part_of_row; k < steps; k += lanes) v = add_rn(v, partials[k * rows + local]);
-        for (int k = lanes / 2; k > 0; k >>= 1) v = add_rn(v, shuffle_xor(v, k));
+#pragma unroll 4
+        for (int k = part_of_row; k < steps; k += lanes) {
+            v = add_rn(v, *from);
+            from += rows << log2;
+        }
+        if (lanes > 4) v = add_rn(v, shuffle_xor(v, 4));
+        if (lanes > 2) v = add_rn(v, shuffle_xor(v, 2));
+        if (lanes > 1) v = add_rn(v, shuffle_xor(v, 1));
         v = mul_rn(v, scale);
         const int row = row0 + local;
         if (p.operation == QKV) {
@@ -99,7 +105,7 @@ DEVICE void finish_rows(const Phase& p, const Step& s, const Share& share, int s
         } else if (p.operation == GATE_UP) {
             const float up = shuffle_xor(v, lanes);
             if (live && !part_of_row && !(row & 1))
-                p.out[row / 2] = mul_rn(mul_rn(v, reciprocal(add_rn(1.0f, exp2_fast(mul_rn(-LOG2_E, v))))), up);
+                ((u16*)p.out)[row / 2] = brief(mul_rn(mul_rn(v, reciprocal(add_rn(1.0f, exp2_fast(mul_rn(-LOG2_E, v))))), up));
         } else if (live && !part_of_row) {
             if (p.operation == ADD) {
                 p.out[row] = add_rn(v, first ? load_fresh(p.out + row) : aside);

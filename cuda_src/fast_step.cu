@@ -87,6 +87,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
     __shared__ u64 full[ROUNDS][GROUPS], empty[ROUNDS];
     __shared__ __align__(16) Phase held[2];  // this phase and the next: too many registers otherwise
     __shared__ __align__(16) float squares[WARPS];
+    __shared__ Piece piece;
     __shared__ float values[WARPS];
     __shared__ int indices[WARPS];
     const int lane = lane_id(), warp = warp_id(), count = last - first;
@@ -118,6 +119,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
         const int pair = (rotated.tile * (TILE_ROWS / 2) + i) % (HEAD_DIM / 2);
         angles[i] = ((const float2*)rope)[(u64)step.position * (HEAD_DIM / 2) + pair];
     }
+    // divisions take long: once a step, not once a layer
+    if (threadIdx.x == 0)
+        piece = piece_of(blockIdx.x, heads / GROUP, gridDim.x, step.position + 1, heads / kv_heads);
     hold(held[0], phases + first);
     sync_first<THREADS>();
     u32 arrived = 0;
@@ -132,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
         if (i + 1 < count) hold(held[(i + 1) & 1], phases + first + i + 1);
         if (stamps && threadIdx.x == 0) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2] = global_time();
         if (p.operation == ATTEND) {
-            attend(p, step, scratch.image, part_acc, part_ml, counters + 2);
+            attend(p, step, piece, scratch.image, part_acc, part_ml, counters + 2);
         } else {
             const Stream& stream = my_streams[i];
             float aside[2];
@@ -141,9 +145,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
                 if (stream.segment[part] >= 0)
                     aside[part] = early(p, step, shares[stream.segment[part]], part);
             if (p.flags & NORM_INPUT)
-                quantize_input<true>(scratch, p.x, p.gamma, p.cols);
+                quantize_input<NORMED>(scratch, p.x, p.gamma, p.cols);
             else if (p.flags & PLAIN_INPUT)
-                quantize_input<false>(scratch, p.x, p.gamma, p.cols);
+                quantize_input<PLAIN>(scratch, p.x, p.gamma, p.cols);
+            else if (p.flags & BRIEF_INPUT)
+                quantize_input<BRIEF>(scratch, p.x, p.gamma, p.cols);
             sync_first<THREADS>();
             int records = 0;
 #pragma unroll 1
@@ -157,7 +163,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
             }
             sync_first<THREADS>();
             if (p.flags & NORM_INPUT) inverse = inverse_rms(scratch, p.cols, step.eps);
-            if (p.flags & PLAIN_INPUT) inverse = 1.0f;
+            if (p.flags & (PLAIN_INPUT | BRIEF_INPUT)) inverse = 1.0f;
             records = 0;
 #pragma unroll 1
             for (int part = 0; part < 2; ++part) {

@@ -1,8 +1,8 @@
-// f16, bf16 or f32 matrix x f32 activations, one block a row, one unit of 32 weights a thread and turn of the loop.
+// Matrix of any type x f32 activations, one block a row, one unit of 32 weights a thread and turn of the loop.
 #include "octet_planes.cuh"
 #include "reduce.cuh"
 
-// weights [rows][cols]; x f32 [tokens][cols]; bias f32 [rows] or null; residual f32 [tokens][rows] or null;
+// weights [rows] in the GPU layout; x f32 [tokens][cols]; bias f32 [rows] or null; residual f32 [tokens][rows] or null;
 // out f32 [tokens][rows]; grid (rows, tokens)
 template <class Format>
 DEVICE void matvec(const u8* weights, const float* x, const float* bias, const float* residual, float* out, int rows,
@@ -22,18 +22,24 @@ DEVICE void matvec(const u8* weights, const float* x, const float* bias, const f
     if (threadIdx.x == 0) store_row(acc, bias, residual, out, blockIdx.x, rows, blockIdx.y);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-    matvec_f16(const u8* weights, const float* x, const float* bias, const float* residual, float* out, int rows,
-               int cols) {
-    matvec<F16>(weights, x, bias, residual, out, rows, cols);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    matvec_bf16(const u8* weights, const float* x, const float* bias, const float* residual, float* out, int rows,
-                int cols) {
-    matvec<BF16>(weights, x, bias, residual, out, rows, cols);
-}
-extern "C" __global__ void __launch_bounds__(256)
-    matvec_f32(const u8* weights, const float* x, const float* bias, const float* residual, float* out, int rows,
-               int cols) {
-    matvec<F32>(weights, x, bias, residual, out, rows, cols);
-}
+#define MATVEC(name, Format)                                                                                          \
+    extern "C" __global__ void __launch_bounds__(256)                                                                 \
+        name(const u8* weights, const float* x, const float* bias, const float* residual, float* out, int rows,       \
+             int cols) {                                                                                              \
+        matvec<Format>(weights, x, bias, residual, out, rows, cols);                                                  \
+    }
+MATVEC(matvec_f16, F16)
+MATVEC(matvec_bf16, BF16)
+MATVEC(matvec_f32, F32)
+MATVEC(matvec_q4_0, Q40)
+MATVEC(matvec_q4_1, Q41)
+MATVEC(matvec_q5_0, Q50)
+MATVEC(matvec_q5_1, Q51)
+MATVEC(matvec_q8_0, Q80)
+MATVEC(matvec_q2_K, Q2K)
+MATVEC(matvec_q3_K, Q3K)
+MATVEC(matvec_q4_K, Q4K)
+MATVEC(matvec_q5_K, Q5K)
+MATVEC(matvec_q6_K, Q6K)
+MATVEC(matvec_iq4_nl, IQ4NL)
+MATVEC(matvec_iq4_xs, IQ4XS)

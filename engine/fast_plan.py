@@ -19,6 +19,7 @@ from engine.fast_tables import (
     ADD,
     AFTER_ALL,
     ATTEND,
+    BRIEF_INPUT,
     GATE_UP,
     LAST_LOGITS,
     LOGITS,
@@ -87,7 +88,7 @@ def _layer(config: ModelConfig, found: dict[str, Matrix], layer: int) -> list[Ph
             cols=shape.hidden,
         ),
         Phase("attention", layer, ATTEND, AFTER_ALL, x=("q", 0), out=("attn", 0), kv=kv),
-        _added(output, layer, "attn"),
+        _added(output, layer, "attn", PLAIN_INPUT),
         Phase(
             f"ffn_gate_up/{gate_up.quant}",
             layer,
@@ -99,14 +100,14 @@ def _layer(config: ModelConfig, found: dict[str, Matrix], layer: int) -> list[Ph
             out=("gate", 0),
             cols=shape.hidden,
         ),
-        _added(down, layer, "gate"),
+        _added(down, layer, "gate", BRIEF_INPUT),
     ]
 
 
-def _added(matrix: Matrix, layer: int, source: str) -> Phase:
+def _added(matrix: Matrix, layer: int, source: str, how: int) -> Phase:
     site = f"{matrix.role}/{matrix.quant}"
     whole, cols = (_whole(matrix),), matrix.cols
-    return Phase(site, layer, ADD, AFTER_ALL | PLAIN_INPUT, whole, x=(source, 0), out=("hidden", 0), cols=cols)
+    return Phase(site, layer, ADD, AFTER_ALL | how, whole, x=(source, 0), out=("hidden", 0), cols=cols)
 
 
 def _whole(matrix: Matrix) -> Segment:

@@ -19,7 +19,7 @@ from engine.kernels_fast import FORMATS
 from engine.tiles import RECORD_BYTES, ROWS, STEP, WARPS, places, steps
 
 QKV, ATTEND, ADD, GATE_UP, LOGITS = range(5)
-AFTER_ALL, NORM_INPUT, PLAIN_INPUT, LAST_LOGITS = 1, 2, 4, 8
+AFTER_ALL, NORM_INPUT, PLAIN_INPUT, BRIEF_INPUT, LAST_LOGITS = 1, 2, 4, 8, 16
 PHASE = np.dtype(
     [(name, "<u8") for name in ("x", "gamma", "bias", "out", "k", "v")]
     + [(name, "<i4") for name in ("operation", "flags", "cols", "row")]
