@@ -4,7 +4,8 @@
 
 Scales a recorded trace (scale_trace.py), then times in turns, each run a process of its own: the GROUP BY through the
 sqlite3 module and `attrib census --json` with each reader. Prints the median wall time, the processor time and the
-peak memory of each, and the wall time as a ratio to the GROUP BY of the same run. Linux and macOS.
+peak memory of each, the wall time as a ratio to the GROUP BY of the same run, and the processor time per million
+kernels, which stays the same from one size to the next where the time is linear. Linux and macOS.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def timed(command: list[str]) -> dict[str, float]:
     return {"wall_s": wall, "cpu_s": usage.ru_utime + usage.ru_stime, "peak_bytes": usage.ru_maxrss * MAXRSS_BYTES}
 
 
-def measure(trace: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+def measure(trace: Path, kernels: int, options: argparse.Namespace) -> list[dict[str, Any]]:
     """One row per command, medians over the rounds; commands take turns, so that a busy moment hits all of them."""
     todo = commands(trace, options.model, options.readers)
     for command in todo.values():
@@ -61,7 +62,8 @@ def measure(trace: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     for label in todo:
         row = {key: statistics.median(r[label][key] for r in rounds) for key in ("wall_s", "cpu_s", "peak_bytes")}
         ratio = statistics.median(r[label]["wall_s"] / r["GROUP BY"]["wall_s"] for r in rounds)
-        rows.append({"what": label, **row, "ratio": ratio})
+        per_million = row["cpu_s"] / kernels * 1e6
+        rows.append({"what": label, **row, "ratio": ratio, "cpu_s_per_million": per_million})
     return rows
 
 
@@ -84,16 +86,17 @@ def main() -> None:
             if not trace.exists():
                 scale(options.trace, trace, kernels)
             size = trace.stat().st_size
-            results.append({"kernels": kernels, "file_bytes": size, "rows": measure(trace, options)})
+            results.append({"kernels": kernels, "file_bytes": size, "rows": measure(trace, kernels, options)})
     if options.json:
         print(json.dumps({"schema": "attrib.census_speed/1", "rounds": options.rounds, "results": results}, indent=1))
         return
     for result in results:
         print(f"\n{result['kernels']:,} kernels, {result['file_bytes'] / 1e6:.0f} MB, {os.cpu_count()} cores")
-        print(f"{'':20}{'wall s':>8}{'cpu s':>8}{'peak MB':>9}{'x GROUP BY':>12}")
+        print(f"{'':20}{'wall s':>8}{'cpu s':>8}{'peak MB':>9}{'x GROUP BY':>12}{'cpu s/M':>9}")
         for row in result["rows"]:
             seconds = f"{row['wall_s']:8.2f}{row['cpu_s']:8.2f}"
-            print(f"{row['what']:20}{seconds}{row['peak_bytes'] / 1e6:9.0f}{row['ratio']:12.2f}")
+            ratios = f"{row['ratio']:12.2f}{row['cpu_s_per_million']:9.3f}"
+            print(f"{row['what']:20}{seconds}{row['peak_bytes'] / 1e6:9.0f}{ratios}")
 
 
 if __name__ == "__main__":
