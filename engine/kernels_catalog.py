@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from engine import kernels_fast, kernels_matvec, kernels_ops, kernels_weights
 from engine.kernels import KernelSpec
-from engine.quant import FLOATS
 from engine.quant_blocks import DEQUANTIZERS
 from engine.repack import GPU_QUANTS
 from engine.tiles import RECORD_BYTES
@@ -19,7 +18,7 @@ def catalog(heads: int = 40, kv_heads: int = 8, head_dim: int = 128) -> tuple[Ke
         *(kernels_matvec.mmvq(quant, prefetch=True) for quant in k_quants),
         *(kernels_matvec.mmvq_reread(quant) for quant in k_quants),
         *(kernels_matvec.matvec_padded_f32(quant) for quant in k_quants),
-        *(kernels_matvec.matvec_float(quant) for quant in FLOATS),
+        *(kernels_matvec.matvec_float(quant) for quant in GPU_QUANTS),
         kernels_ops.swiglu(),
         kernels_ops.add_residual(),
         kernels_ops.add_bias(),

@@ -140,11 +140,12 @@ def matvec_padded_f32(quant: str, rows_per_warp: int = 2, warps: int = 2) -> Ker
 
 
 def matvec_float(quant: str, threads: int = MAX_THREADS) -> KernelSpec:
-    """f16, bf16 or f32 weights × f32 activations, one block a row; cols a multiple of 32."""
+    """Weights of any type × f32 activations, one block a row; cols a multiple of 32 and of the type's blocks."""
     name = f"matvec_{quant}"
 
     def check(shape: Shape) -> None:
-        require(shape.cols % UNIT == 0, name, f"rows of a multiple of {UNIT} weights, not {shape.cols}")
+        multiple = max(UNIT, BLOCKS[quant][0])
+        require(shape.cols % multiple == 0, name, f"rows of a multiple of {multiple} weights, not {shape.cols}")
 
     return KernelSpec(
         name=name,

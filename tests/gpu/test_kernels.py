@@ -9,7 +9,7 @@ import pytest
 
 from attrib.models import BLOCKS
 from engine import kernels_ops as ops
-from engine.kernels import Shape
+from engine.kernels import KernelSpec, Shape
 from engine.kernels_matvec import matvec_float, mmvq, quantize_q8
 from engine.kernels_weights import dequantize_f16, synth_fill
 from engine.probe import probe_activations, probe_rows
@@ -48,28 +48,32 @@ def test_prefetch_is_the_loop_bit_for_bit(device: Bench, quant: str, cols: int) 
     assert nmse(results[0], exact) < 1e-10
 
 
-@pytest.mark.parametrize("quant", QUANTS)
+EVERY = [*((mmvq(quant), quant) for quant in QUANTS if quant not in FLOATS), *((matvec_float(q), q) for q in QUANTS)]
+
+
+@pytest.mark.parametrize(("spec", "quant"), EVERY, ids=[spec.name for spec, _ in EVERY])
 @pytest.mark.parametrize(("rows", "cols"), [(33, 5120), (7, 13824), (64, 256)])
-def test_every_type_is_float64_on_the_same_activations(device: Bench, quant: str, rows: int, cols: int) -> None:
+def test_every_type_is_float64_on_the_same_activations(
+    device: Bench, spec: KernelSpec, quant: str, rows: int, cols: int
+) -> None:
     rng = np.random.default_rng(cols)
     stored, x = random_rows(quant, rows, cols, rng), rng.standard_normal((1, cols)).astype(np.float32)
     weights, out = np.ascontiguousarray(to_gpu(quant, stored, cols)), np.full(rows, np.nan, np.float32)
-    acts = x if quant in FLOATS else quantize_on_host(x).view(np.uint8)
-    spec = matvec_float(quant) if quant in FLOATS else mmvq(quant)
+    quantized = spec.params[1][0] == "acts"
+    acts = quantize_on_host(x).view(np.uint8) if quantized else x
     device.run(spec, Shape(rows=rows, cols=cols), weights, acts, None, None, out, rows, cols)
-    values = x[0].astype(np.float64) if quant in FLOATS else _values(acts)
+    values = _values(acts) if quantized else x[0].astype(np.float64)
     assert nmse(out, dequantize(quant, stored, cols).astype(np.float64) @ values) < 1e-10
 
 
-@pytest.mark.parametrize("quant", QUANTS)
+@pytest.mark.parametrize(("spec", "quant"), EVERY, ids=[spec.name for spec, _ in EVERY])
 @pytest.mark.parametrize("cols", [576, 5120])
-def test_every_type_computes_every_unit_once(device: Bench, quant: str, cols: int) -> None:
+def test_every_type_computes_every_unit_once(device: Bench, spec: KernelSpec, quant: str, cols: int) -> None:
     if cols % BLOCKS[quant][0]:
         cols = 768
     x, rows = probe_activations(1, cols), 17
     weights, out = np.ascontiguousarray(to_gpu(quant, probe_rows(quant, rows, cols), cols)), np.zeros(rows, np.float32)
-    acts = x if quant in FLOATS else quantize_on_host(x).view(np.uint8)
-    spec = matvec_float(quant) if quant in FLOATS else mmvq(quant)
+    acts = quantize_on_host(x).view(np.uint8) if spec.params[1][0] == "acts" else x
     device.run(spec, Shape(rows=rows, cols=cols), weights, acts, None, None, out, rows, cols)
     assert (out == cols // 32).all()
 

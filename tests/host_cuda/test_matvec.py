@@ -142,7 +142,7 @@ def every_matvec() -> list[tuple[KernelSpec, str]]:
         *((mmvq(kind, prefetch=True), kind) for kind in K_QUANTS),
         *((mmvq_reread(kind, every), kind) for kind in K_QUANTS for every in (2, 100)),
         *((matvec_padded_f32(kind, nr0, nsg), kind) for kind in K_QUANTS for nr0, nsg in ((2, 2), (2, 1), (1, 2))),
-        *((matvec_float(kind), kind) for kind in quant.FLOATS),
+        *((matvec_float(kind), kind) for kind in quant.QUANTS),
     ]
 
 
@@ -178,9 +178,14 @@ def test_warps_a_block_change_no_bit() -> None:
     np.testing.assert_array_equal(two.view(np.uint32), one.view(np.uint32))
 
 
-@pytest.mark.parametrize("kind", quant.FLOATS)
-@pytest.mark.parametrize("cols", [32, 96, 8224])
-def test_float_weights_match_float64(kind: str, cols: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "cols"),
+    [
+        *((kind, cols) for kind in quant.QUANTS if BLOCKS[kind][0] <= 32 for cols in (32, 96, 576, 8224)),
+        *((kind, cols) for kind in quant.QUANTS if BLOCKS[kind][0] == 256 for cols in (256, 768, 8448)),
+    ],
+)
+def test_any_weights_with_float_activations_match_float64(kind: str, cols: int) -> None:
     rng = np.random.default_rng(cols)
     stored, x = random_rows(kind, 3, cols, rng), rng.standard_normal((2, cols)).astype(np.float32)
     got = run(matvec_float(kind), Shape(rows=3, cols=cols, tokens=2), stored, kind, x)
