@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import weakref
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +173,7 @@ class Trace:
             f"SELECT start, globalTid, correlationId FROM {sch.RUNTIME} WHERE correlationId > 0 AND globalTid NOT NULL "
             "ORDER BY start"
         )
-        start, thread, correlation = _columns(rows, 3)
+        start, thread, correlation = _columns(rows, 3, f"{self.path}: table {sch.RUNTIME}")
         return Api(start, thread & THREAD_MASK, thread, correlation)
 
     @cached_property
@@ -185,8 +187,9 @@ class Trace:
                 picked.append(kind if kind in have or kind == "-1" else "0")
                 fields = ", ".join(f"IFNULL({c}, -1)" for c in picked)
                 rows += self.query(f'SELECT start, "end", {fields} FROM {table} WHERE "end" >= start AND "end" > 0')
-        rows.sort()
-        return Copies(*_columns(rows, 7))
+        found = _columns(rows, 7, f"{self.path}: table {sch.MEMCPY} or {sch.MEMSET}")
+        order = np.lexsort(found[::-1])
+        return Copies(*(column[order] for column in found))
 
     def ranges(self) -> Ranges:
         """NVTX ranges by start, the longer first; the text is the interned one where the export has no inline text."""
@@ -203,7 +206,7 @@ class Trace:
             f"SELECT n.start, IFNULL(n.\"end\", -1), {thread}, COALESCE({interned}, {inline}, '') "
             f'FROM {sch.NVTX} n {join} {kinds} ORDER BY n.start, n."end" DESC'
         )
-        start, end, tid = _columns([row[:3] for row in rows], 3)
+        start, end, tid = _columns([row[:3] for row in rows], 3, f"{self.path}: table {sch.NVTX}")
         return Ranges(start, end, np.where(tid < 0, tid, tid & THREAD_MASK), tid, tuple(str(row[3]) for row in rows))
 
     def created_nodes(self) -> int:
@@ -349,9 +352,10 @@ def _unreadable(path: Path, error: Exception) -> AttribError:
     return SchemaError(f"{path} is damaged ({text}); copy or export it again")
 
 
-def _columns(rows: Iterable[tuple[Any, ...]], width: int) -> list[NDArray[np.int64]]:
+def _columns(rows: Iterable[tuple[Any, ...]], width: int, where: str) -> list[NDArray[np.int64]]:
     try:
-        table = np.array(list(rows), dtype=np.int64).reshape(-1, width)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise SchemaError(f"a table holds text or an empty value where nsys writes an integer ({error})") from error
+        # array('q') takes integers only, where numpy would parse text and truncate fractions
+        table = np.asarray(array("q", chain.from_iterable(rows)), np.int64).reshape(-1, width)
+    except TypeError as error:
+        raise SchemaError(f"{where} holds text, a fraction or nothing where nsys writes an integer") from error
     return [np.ascontiguousarray(table[:, i]) for i in range(width)]

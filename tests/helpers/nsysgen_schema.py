@@ -2,8 +2,8 @@
 
 Source: `PRAGMA table_info` of the recorded exports in tests/data; the graph tables that none of them holds
 (`CUPTI_ACTIVITY_KIND_GRAPH_TRACE`, the graph rows of `CUDA_GRAPH_EVENTS`) follow the columns nsys documents.
-2022.4 is told by the names in its exporter library. Of versions between two known ones only the bounds are known: each
-stands here twice, with the columns both neighbours have and with those either has.
+2022.4 is told by the names in its exporter library, and `documented` by the CREATE TABLE statements of a user guide.
+Versions between two known ones stand here twice: with the columns both neighbours have and with all that either has.
 A column is written `name`, `name!` when declared NOT NULL, `name:TEXT` or `name:TEXT!` when not an integer.
 """
 
@@ -116,6 +116,11 @@ class Schema:
             return NODE_EVENTS
         return GRAPH_EVENTS if GRAPH_EVENTS in self.tables else None
 
+    @property
+    def has_node_rows(self) -> bool:
+        """Whether creations of graph nodes tell which node they are of."""
+        return self.node_table is not None and "graphNodeId" in self.columns(self.node_table)
+
     def columns(self, table: str) -> tuple[str, ...]:
         """Column names of a table, in export order."""
         return tuple(c.rstrip("!").split(":")[0] for c in self.tables[table].split())
@@ -182,7 +187,7 @@ def _names(columns: str) -> list[str]:
 
 
 def _between(older: Schema, newer: Schema, product: str, most: bool) -> Schema:
-    """What an export between two versions holds at least (tables and columns of both) or at most (of either)."""
+    """Tables and columns that two versions share, or with `most` all that either has."""
 
     def columns(table: str) -> str:
         old, new = older.tables.get(table, ""), newer.tables.get(table, "")
@@ -202,6 +207,12 @@ _PLAIN = {
     MEMCPY: _without_green(_MEMCPY),
 }
 SCHEMA_2022_4 = Schema("2022.4.2.1", "3.0.0", SCHEMAS["2022.2"].tables | _PLAIN)
+_DOCUMENTED = {
+    KERNEL: _without_green(f"{_KERNEL_HEAD} {_KERNEL_TAIL}"),
+    MEMCPY: _without_green(_MEMCPY),
+    MEMSET: _without_green(_MEMSET),
+    GRAPH_EVENTS: _GRAPH_ROWS.replace("graphId!", "graphId"),
+}
 _WIDER = {table: f"futureId {columns} futureText:TEXT" for table, columns in SCHEMAS["2026.2"].tables.items()}
 _BOUNDS = {
     "2023.1-2023.3": (SCHEMA_2022_4, SCHEMAS["2023.4"]),
@@ -212,6 +223,7 @@ _BOUNDS = {
 VERSIONS: dict[str, Schema] = {
     **SCHEMAS,
     "2022.4": SCHEMA_2022_4,
+    "documented": Schema("documented", "3.12.0", SCHEMAS["2024.5"].tables | _DOCUMENTED),
     **{
         f"{version} {word}": _between(*bounds, f"{version} {word}", word == "most")
         for version, bounds in _BOUNDS.items()

@@ -23,8 +23,9 @@ from tests.helpers import seed_step as seed
 from tests.helpers.faults import files, rows
 from tests.helpers.faults.case import Fault, Refused, judge, row, run, state
 from tests.helpers.faults.matrix import CASES, SECTIONS
-from tests.helpers.faults.small import GEMV, NORM, replayed, started
+from tests.helpers.faults.small import GEMV, NORM, replayed, started, write
 from tests.helpers.nsysgen import GB10, H200, Kernel, Node, Trace
+from tests.helpers.nsysgen_schema import VERSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "faults.md").read_text(encoding="utf-8")
@@ -55,6 +56,15 @@ def test_the_page_lists_every_case_and_no_other() -> None:
     assert [line.removeprefix("## ") for line in PAGE.splitlines() if line.startswith("## ")] == list(SECTIONS)
     assert f"Each of the {len(CASES)} inputs" in PAGE
     assert len({case.key for case in CASES}) == len({case.what for case in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_version_says_which_it_is(attrib: Attrib, version: str, folder: Path) -> None:
+    found = attrib("info", write(folder / "t.sqlite", version), "--json").json()
+    schema = VERSIONS[version]
+    assert (found["nsys_version"], found["export_schema"]) == (schema.product, schema.version)
+    assert found["counts"]["kernels"] == 24
+    assert found["counts"]["graph_nodes_created"] == (8 if schema.has_node_rows else 0)
 
 
 UNREADABLE = [case for case in files.CASES if isinstance(case.expected, Refused)]

@@ -11,8 +11,8 @@ SECTIONS: dict[str, tuple[str, tuple[Fault, ...]]] = {
         design.CASES,
     ),
     "Versions of nsys": (
-        "The same replays in the tables and columns of each version. Of versions between two known ones only the "
-        "bounds are known, so both are read: the columns that the neighbours share, and all that either has.",
+        "The same replays in the tables and columns of each version. Versions between two whose columns are known are "
+        "read twice: with the columns that both neighbours have, and with all that either has.",
         versions.CASES,
     ),
     "Files": ("Damaged, of another kind, out of reach, or left half-written.", files.CASES),

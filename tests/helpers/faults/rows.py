@@ -180,6 +180,11 @@ def _set(column: str, value: str, where: str = "rowid = 6") -> Make:
     return of_sql(REBUILT.format("*"), f'UPDATE K! SET "{column}" = {value} WHERE {where}')
 
 
+def _anatomy(*statements: str) -> Make:
+    """An anatomy, which counts copies, of the small trace after SQL statements."""
+    return lambda folder: ["anatomy", *of_sql(*statements)(folder)[1:]]
+
+
 CUT = "step cut short"
 VALUES = (
     Fault(
@@ -278,11 +283,31 @@ VALUES = (
     Fault(
         "text-copy",
         "text for the bytes of a copy",
-        of_sql(
-            'CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start, "end", deviceId, globalPid, bytes); '
-            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1, 2, 0, 1, 'many')"
+        _anatomy(
+            'CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start, "end", deviceId, globalPid, bytes)',
+            "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (1, 2, 0, 1, 'many'), (1, 2, 0, 1, 5)",
         ),
-        WHOLE,
+        Refused("CUPTI_ACTIVITY_KIND_MEMSET holds text, a fraction or nothing"),
+    ),
+    Fault(
+        "null-range",
+        "NULL for the start of an NVTX range",
+        of_sql(
+            'CREATE TABLE NVTX_EVENTS (start INT, "end" INT, text TEXT, globalTid INT)',
+            "INSERT INTO NVTX_EVENTS VALUES (NULL, 5, 'token', 1)",
+            options=("--step-nvtx", "token"),
+        ),
+        Refused("table NVTX_EVENTS holds text, a fraction or nothing"),
+    ),
+    Fault(
+        "ranges-inside-out",
+        "NVTX ranges that end before they start",
+        of_sql(
+            'CREATE TABLE NVTX_EVENTS (start INT, "end" INT, text TEXT, globalTid INT)',
+            "INSERT INTO NVTX_EVENTS VALUES (5000000, 5, 'token', 1)",
+            options=("--step-nvtx", "token"),
+        ),
+        Refused("no launch was issued inside the NVTX ranges"),
     ),
     Fault(
         "text-gpu",

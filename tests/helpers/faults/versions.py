@@ -29,7 +29,9 @@ def _has_nodes(version: str) -> bool:
 def _what(version: str) -> str:
     span, _, bound = version.partition(" ")
     if bound:
-        return f"nsys {span}, the {bound} it can hold"
+        return f"nsys {span}, {'all that either neighbour has' if bound == 'most' else 'what its neighbours share'}"
+    if version == "documented":
+        return "the schema of a user guide: node rows in a table of their own, no green context in kernel rows"
     if version == "later":
         return "tables with columns that no version has yet"
     found = VERSIONS[version]
