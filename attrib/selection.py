@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from attrib.columns import KernelColumns
 from attrib.errors import NoDataError, RefusedError
+from attrib.nvtx import matching_ranges
 from attrib.trace import Ranges, Trace
 
 UNITS = {"": 1, "ns": 1, "us": 1000, "µs": 1000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -86,8 +87,8 @@ def _issued_inside(trace: Trace, kernels: KernelColumns, pattern: str) -> NDArra
         regex = re.compile(pattern)
     except re.error as error:
         raise RefusedError(f"--range-nvtx {pattern!r} is not a regular expression: {error}") from error
-    ranges, api = trace.ranges(), trace.api()
-    matches = np.array([bool(regex.search(text)) for text in ranges.text], bool) & (ranges.end >= ranges.start)
+    ranges, api = matching_ranges(trace, regex), trace.api()
+    matches = ranges.end >= ranges.start
     if not matches.any():
         raise NoDataError(
             f"{trace.path}: no closed NVTX range matches --range-nvtx {pattern!r}; `attrib info` counts them"

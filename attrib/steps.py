@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from attrib.columns import KernelColumns
 from attrib.errors import NoDataError, RefusedError
+from attrib.nvtx import common_texts, matching_ranges
 from attrib.periods import MIN_REPEATS, longest_repetition
 from attrib.replays import GRAPH_SHIFT, NODE_MASK, Replays, choose
 from attrib.rowgroups import Groups, group, signatures, take
@@ -82,7 +83,7 @@ def find_steps(
 
     found: Steps | None = None
     if nvtx is not None:
-        found = _nvtx_steps(kernels, usable, trace.ranges(), trace.api(), nvtx, excluded)
+        found = _nvtx_steps(trace, usable, nvtx, excluded)
     elif source in ("auto", "graph") or graph is not None:
         found = _graph_steps(kernels, usable, graph, excluded, warnings)
         if found is None and (source == "graph" or graph is not None):
@@ -254,22 +255,16 @@ def _by_node(kernels: KernelColumns, matrix: NDArray[np.int64]) -> NDArray[np.in
     return np.take_along_axis(matrix, np.argsort(node, axis=1, kind="stable"), axis=1)
 
 
-def _nvtx_steps(
-    kernels: KernelColumns,
-    usable: NDArray[np.int64],
-    ranges: Ranges,
-    api: Api,
-    pattern: str,
-    excluded: Counter[str],
-) -> Steps:
+def _nvtx_steps(trace: Trace, usable: NDArray[np.int64], pattern: str, excluded: Counter[str]) -> Steps:
     """Launches whose API call started inside an outermost matching range of the same process."""
     try:
         regex = re.compile(pattern)
     except re.error as error:
         raise NoDataError(f"--nvtx {pattern!r} is not a regular expression: {error}") from error
-    matches = np.array([bool(regex.search(text)) for text in ranges.text], bool)
-    if not matches.any():
-        raise NoDataError(f"no NVTX range matches {pattern!r}; the trace has {_some_texts(ranges)}")
+    kernels, ranges, api = trace.kernels, matching_ranges(trace, regex), trace.api()
+    if not len(ranges.start):
+        raise NoDataError(f"no NVTX range matches {pattern!r}; the trace has {common_texts(trace)}")
+    matches = np.ones(len(ranges.start), bool)
     if not len(api.start):
         raise NoDataError("the trace has no API rows, so launches cannot be assigned to NVTX ranges")
     owner = int(kernels.processes[kernels.process[usable[0]]])
@@ -321,11 +316,6 @@ def _step_of_call(
             inside = calls[lo:hi]
             found[inside[found[inside] < 0]] = step
     return found, len(open_ranges)
-
-
-def _some_texts(ranges: Ranges) -> str:
-    common = [text for text, _ in Counter(ranges.text).most_common(3)]
-    return ", ".join(repr(text) for text in common) or "no NVTX range at all"
 
 
 def _same_sequence(kernels: KernelColumns, groups: Groups, source: str, excluded: Counter[str]) -> Steps:

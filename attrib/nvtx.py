@@ -1,0 +1,95 @@
+"""NVTX ranges by their text, without holding those that do not match: a trace may have millions of them."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attrib import schema as sch
+from attrib.errors import SchemaError
+from attrib.trace import THREAD_MASK, Ranges, Trace
+
+RANGE_TYPES = (59, 60, 70, 71)
+"""`eventType` of push/pop and start/end ranges, the first two as recorded and the last two as older exports say."""
+COMMON = 3
+
+
+def matching_ranges(trace: Trace, regex: re.Pattern[str]) -> Ranges:
+    """Ranges whose text matches, by start, the longer first; `end` is -1 where a range was never closed.
+
+    The text is the interned one, the inline one where there is none. SQLite is asked for the matching rows alone, so
+    memory is that of what matches. Raises SchemaError for a damaged table.
+    """
+    empty = np.empty(0, np.int64)
+    if not trace.schema.has(sch.NVTX, "start", "end"):
+        return Ranges(empty, empty, empty, empty, ())
+    values = array("q")
+    texts: list[str] = []
+    distinct: dict[str, str] = {}
+    try:
+        with trace.connect() as connection:
+            readable = connection.text_factory
+            connection.create_function(
+                "attrib_matches", 1, lambda raw: bool(regex.search(readable(raw or b""))), deterministic=True
+            )
+            thread = "IFNULL(n.globalTid, -1)" if trace.schema.has(sch.NVTX, "globalTid") else "-1"
+            rows = connection.execute(
+                f'SELECT n.start, IFNULL(n."end", -1), {thread}, {_text(trace)} FROM {sch.NVTX} n '
+                f"WHERE {_is_range(trace)} AND {_condition(trace, connection, regex)}"
+            )
+            for start, end, tid, text in rows:
+                values.extend((start, end, tid))
+                texts.append(distinct.setdefault(text, text))
+    except TypeError as error:
+        raise SchemaError(f"{trace.path}: table {sch.NVTX} holds text where nsys writes an integer") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise SchemaError(f"{trace.path}: table {sch.NVTX} is damaged ({error}); copy or export it again") from error
+    table: NDArray[np.int64] = np.frombuffer(values, np.int64).reshape(-1, 3)
+    order = np.lexsort((-table[:, 1], table[:, 0]))
+    start, end, tid = (np.ascontiguousarray(table[order, column]) for column in range(3))
+    process = np.where(tid < 0, tid, tid & THREAD_MASK)
+    return Ranges(start, end, process, tid, tuple(texts[i] for i in order.tolist()))
+
+
+def common_texts(trace: Trace) -> str:
+    """The texts that most ranges have, for a message about a pattern that matches none."""
+    if not trace.schema.has(sch.NVTX, "start", "end"):
+        return "no NVTX range at all"
+    rows = trace.query(
+        f"SELECT {_text(trace)} AS said, COUNT(*) AS number FROM {sch.NVTX} n WHERE {_is_range(trace)} "
+        f"GROUP BY said ORDER BY number DESC, MIN(n.start) LIMIT {COMMON}"
+    )
+    return ", ".join(repr(text) for text, _ in rows) or "no NVTX range at all"
+
+
+def _is_range(trace: Trace) -> str:
+    listed = ", ".join(map(str, RANGE_TYPES))
+    return f"n.eventType IN ({listed})" if trace.schema.has(sch.NVTX, "eventType") else "1"
+
+
+def _interned(trace: Trace) -> bool:
+    return trace.schema.has(sch.NVTX, "textId") and trace.schema.has("StringIds", "id", "value")
+
+
+def _inline(trace: Trace) -> str:
+    return "n.text" if trace.schema.has(sch.NVTX, "text") else "NULL"
+
+
+def _text(trace: Trace) -> str:
+    interned = "(SELECT value FROM StringIds WHERE id = n.textId), " if _interned(trace) else ""
+    return f"COALESCE({interned}{_inline(trace)}, '')"
+
+
+def _condition(trace: Trace, connection: sqlite3.Connection, regex: re.Pattern[str]) -> str:
+    """SQL that is true of matching rows. Interned texts are matched once each, inline ones row by row."""
+    inline = f"attrib_matches(CAST({_inline(trace)} AS BLOB))"
+    if not _interned(trace):
+        return inline
+    strings = connection.execute("SELECT id, value FROM StringIds WHERE value NOT NULL")
+    listed = ", ".join(str(int(number)) for number, value in strings if regex.search(value))
+    known = "EXISTS (SELECT 1 FROM StringIds WHERE id = n.textId AND value NOT NULL)"
+    return f"(n.textId IN ({listed}) OR (NOT {known} AND {inline}))"
