@@ -23,6 +23,12 @@ Q8_BLOCK_BYTES = Q8_DTYPE.itemsize
 Q8_SMALLEST = np.float32(1e-30)
 FLOATS = ("f16", "bf16", "f32")
 QUANTS = (*DEQUANTIZERS, *FLOATS)
+# exponent bits, all ones in a NaN or an infinity
+_EXPONENTS: dict[str, tuple[str, np.unsignedinteger]] = {
+    "f16": ("<u2", np.uint16(0x7C00)),
+    "bf16": ("<u2", np.uint16(0x7F80)),
+    "f32": ("<u4", np.uint32(0x7F800000)),
+}
 
 
 class QuantError(EngineError):
@@ -74,7 +80,8 @@ def dequantize(quant: str, stored: Bytes, cols: int) -> F32:
 def not_finite(quant: str, stored: Bytes) -> int | None:
     """The first of these stored rows that holds a NaN or an infinity, in a scale or a value, or None."""
     if quant in FLOATS:
-        wrong = ~np.isfinite(float_values(quant, stored)).reshape(len(stored), -1)
+        kind, exponent = _EXPONENTS[quant]
+        wrong = np.ascontiguousarray(stored).view(kind) & exponent == exponent
     else:
         blocks = stored.reshape(len(stored), -1, BLOCKS[quant][1])
         wrong = np.zeros(blocks.shape[:2], bool)

@@ -33,6 +33,7 @@ iq4_xs  136 bytes: d, u16 of high scale bits, 4 bytes of low scale bits, 128 byt
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,20 +59,34 @@ SCALES_AT: dict[str, tuple[int, ...]] = {
 }
 
 
+_WORDS: dict[int, type[np.unsignedinteger[Any]]] = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+
+
+def _words(run: int) -> tuple[type[np.unsignedinteger[Any]], int]:
+    """The widest integer that a run is whole ones of, and a 1 in each of its bytes: shifts then move many quants."""
+    kind = _WORDS.get(run, np.uint64)
+    return kind, int.from_bytes(b"\1" * np.dtype(kind).itemsize)
+
+
 def unpack_bits(packed: Bytes, bits: int, run: int) -> Bytes:
-    """Quants, uint8 [n][m · 8/bits], of packed bytes [n][m]; m a multiple of `run`."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(1, 1, -1, 1)
-    levels = packed.reshape(len(packed), -1, 1, run) >> shifts & np.uint8((1 << bits) - 1)
-    return levels.reshape(len(packed), -1)
+    """Quants, uint8 [n][m · 8/bits], of packed bytes [n][m]; m a multiple of `run`, run 1, 2, 4 or a multiple of 8."""
+    kind, ones = _words(run)
+    fields = np.ascontiguousarray(packed).reshape(len(packed), -1, run).view(kind)
+    out = np.empty((*fields.shape[:2], 8 // bits, fields.shape[2]), kind)
+    for k in range(8 // bits):
+        np.right_shift(fields, kind(bits * k), out=out[:, :, k])
+    out &= kind(ones * ((1 << bits) - 1))
+    return out.view(np.uint8).reshape(len(packed), -1)
 
 
 def pack_bits(quants: Bytes, bits: int, run: int) -> Bytes:
     """The inverse of `unpack_bits`; quants below 2^bits."""
-    levels = quants.reshape(len(quants), -1, 8 // bits, run)
-    out = np.zeros((len(quants), levels.shape[1], run), np.uint8)
-    for k in range(8 // bits):
-        out |= levels[:, :, k] << np.uint8(bits * k)
-    return out.reshape(len(quants), -1)
+    kind, _ = _words(run)
+    levels = np.ascontiguousarray(quants).reshape(len(quants), -1, 8 // bits, run).view(kind)
+    out = levels[:, :, 0].copy()
+    for k in range(1, 8 // bits):
+        out |= levels[:, :, k] << kind(bits * k)
+    return out.view(np.uint8).reshape(len(quants), -1)
 
 
 def f16(raw: Bytes) -> F32:
