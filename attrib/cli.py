@@ -158,18 +158,17 @@ def anatomy(
 @app.command()
 @guarded
 def info(
-    trace: Annotated[Path, typer.Argument(help="nsys SQLite export.", metavar="TRACE")],
+    trace: Annotated[Path, typer.Argument(help="nsys report, export or run directory.", metavar="TRACE")],
     as_json: JsonOption = False,
 ) -> None:
     """What an export holds, and what can and cannot be attributed from it.
 
     Example: attrib info trace.sqlite
     """
-    from attrib import tables
+    from attrib import api, tables
     from attrib.info import describe
-    from attrib.trace import open_trace
 
-    found = describe(open_trace(trace))
+    found = describe(api.open(trace))
     if as_json:
         _print_all([found.to_json()])
         return

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +101,21 @@ def test_a_number_beyond_64_bits_is_refused(attrib: Attrib, tmp_path: Path) -> N
     table = pa.table({"start": pa.array([2**64 - 1], pa.uint64()), "end": [5], "shortName": [1]})
     pq.write_table(table, folder / f"{KERNEL}.parquet")
     assert "beyond 64 bits" in attrib("census", folder).refusal()
+
+
+def test_damage_inside_a_packed_export_names_what_was_given(attrib: Attrib, tmp_path: Path) -> None:
+    trace, _ = small_step.write(tmp_path)
+    with closing(sqlite3.connect(trace)) as db:
+        db.executescript(f"UPDATE {KERNEL} SET start = 'soon' WHERE rowid = 2")
+    packed = tmp_path / "packed.sqlite.xz"
+    packed.write_bytes(lzma.compress(trace.read_bytes()))
+    text = attrib("census", packed).refusal()
+    assert text.startswith(f"attrib: {packed}: table {KERNEL}, column start, row 2 holds a text value")
+
+
+def test_info_takes_a_run_directory(attrib: Attrib, tmp_path: Path) -> None:
+    trace, _ = small_step.write(tmp_path)
+    assert attrib("info", tmp_path, "--json").out == attrib("info", trace, "--json").out
 
 
 def test_a_folder_without_tables_is_refused(attrib: Attrib, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from unittest import mock
 
 from tests.helpers.faults.case import Fault, Make, Refused, without_rights
 from tests.helpers.faults.small import KERNEL, WHOLE, census, of_bytes, write
@@ -218,4 +219,13 @@ CASES = (
         _holding(b"PAR1" + NOISE),
         Refused("give the folder it lies in"),
     ),
+    Fault(
+        "report",
+        "an nsys report where no nsys is",
+        _holding(NOISE, "run.nsys-rep"),
+        Refused("is an nsys report, which only nsys can read"),
+        lambda _: mock.patch.dict(os.environ, ATTRIB_NSYS="no-nsys"),
+    ),
+    Fault("report-empty", "an empty nsys report", _holding(b"", "run.nsys-rep"), Refused("is empty")),
+    Fault("report-is-export", "an export under the name of a report", of_bytes(bytes, "run.nsys-rep"), WHOLE),
 )

@@ -297,7 +297,7 @@ VALUES = (
             "INSERT INTO NVTX_EVENTS VALUES (NULL, 5, 'token', 1)",
             options=("--step-nvtx", "token"),
         ),
-        Refused("table NVTX_EVENTS holds text, a fraction or nothing"),
+        Refused("table NVTX_EVENTS holds"),
     ),
     Fault(
         "ranges-inside-out",
