@@ -21,7 +21,7 @@ from engine.synth import fill_tensor, host_rows, specs_for
 
 Source = Callable[[Tensor], Bytes]
 _NORMAL, _CONTROL = 1, 3
-_FILE_TYPE_Q4_K_M = 15
+_FILE_TYPES = {"f32": "ALL_F32", "q3_k": "MOSTLY_Q3_K_S", "q4_k": "MOSTLY_Q4_K_S", "q5_k": "MOSTLY_Q5_K_S"}
 
 
 def write(config: ModelConfig, path: Path, source: Source, done: Callable[[int], None]) -> int:
@@ -64,7 +64,7 @@ def _is_vector(tensor: Tensor) -> bool:
 def _metadata(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     s = config.model.shape
     writer.add_name(f"{s.name} ({config.source})")
-    writer.add_file_type(_FILE_TYPE_Q4_K_M)
+    writer.add_file_type(file_type(config.model.recipe))
     writer.add_quantization_version(2)
     writer.add_block_count(s.layers)
     writer.add_context_length(config.context)
@@ -87,6 +87,12 @@ def _metadata(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     writer.add_bos_token_id(s.vocab - 1)
     writer.add_eos_token_id(s.vocab - 1)
     writer.add_add_bos_token(False)
+
+
+def file_type(recipe: str) -> int:
+    """The `general.file_type` of a recipe: what llama.cpp calls a file of mostly this type, or a guess (1024)."""
+    name = _FILE_TYPES.get(recipe, f"MOSTLY_{recipe.upper()}")
+    return int(getattr(gguf.LlamaFileType, name, gguf.LlamaFileType.GUESSED))
 
 
 def vocabulary(size: int) -> list[str]:

@@ -16,7 +16,7 @@ from attrib.models import Model, ModelShape, Tensor, recipe_tensors
 from engine.config import ModelConfig, of_model, resolve, synthetic
 from engine.errors import ModelError
 from engine.gguf import Reader, read_config
-from engine.ggufwrite import from_host, vocabulary, write
+from engine.ggufwrite import file_type, from_host, vocabulary, write
 from engine.repack import gpu_row_bytes
 from engine.synth import host_rows
 from engine.weights import chunks
@@ -57,6 +57,11 @@ def test_the_package_reads_what_was_written(tmp_path: Path) -> None:
     quantized = next(t for t in reader.tensors if t.name == "blk.1.ffn_down.weight")
     assert quantized.tensor_type == gguf.GGMLQuantizationType.Q6_K
     assert [int(n) for n in quantized.shape] == [512, 256]
+
+
+def test_the_file_type_is_the_recipes() -> None:
+    numbers = {"q4_k_m": 15, "q4_k": 14, "q8_0": 7, "bf16": 32, "f32": 0, "iq4_xs": 30, "q4_K+q6_K": 1024}
+    assert {recipe: file_type(recipe) for recipe in numbers} == numbers
 
 
 def test_vocabulary_is_gpt2s_alphabet() -> None:
