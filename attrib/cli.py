@@ -37,6 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+
 def _version(value: bool) -> None:
     if value:
         from importlib.metadata import version
