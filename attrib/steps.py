@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from attrib.columns import KernelColumns
 from attrib.errors import NoDataError, RefusedError
-from attrib.nvtx import common_texts, matching_ranges
+from attrib.nvtx import common_texts, matching_ranges, steps_of_calls
 from attrib.periods import MIN_REPEATS, longest_repetition
 from attrib.replays import GRAPH_SHIFT, NODE_MASK, Replays, choose
 from attrib.rowgroups import Groups, group, signatures, take
-from attrib.trace import PID_MASK, PID_SHIFT, Api, Ranges, Trace
+from attrib.trace import PID_MASK, PID_SHIFT, Trace
 
 HOUR_NS = 3_600_000_000_000
 NO_DEVICE = (1 << 32) - 1
@@ -264,13 +264,10 @@ def _nvtx_steps(trace: Trace, usable: NDArray[np.int64], pattern: str, excluded:
     kernels, ranges, api = trace.kernels, matching_ranges(trace, regex), trace.api()
     if not len(ranges.start):
         raise NoDataError(f"no NVTX range matches {pattern!r}; the trace has {common_texts(trace)}")
-    matches = np.ones(len(ranges.start), bool)
     if not len(api.start):
         raise NoDataError("the trace has no API rows, so launches cannot be assigned to NVTX ranges")
     owner = int(kernels.processes[kernels.process[usable[0]]])
-    if owner >= 0:
-        matches &= (ranges.process == owner) | (ranges.process < 0)
-    step_of_call, step = _step_of_call(ranges, matches, api, owner, excluded)
+    step_of_call, step = steps_of_calls(ranges, api, owner, excluded)
     keys = np.rec.fromarrays([api.process, api.correlation])
     order = np.argsort(keys, kind="stable")
     mine = np.rec.fromarrays([kernels.processes[kernels.process[usable]], kernels.correlation[usable]])
@@ -285,37 +282,6 @@ def _nvtx_steps(trace: Trace, usable: NDArray[np.int64], pattern: str, excluded:
     if empty:
         excluded["NVTX range without launches"] += empty
     return _same_sequence(kernels, groups, f"NVTX {pattern}", excluded)
-
-
-def _step_of_call(
-    ranges: Ranges, matches: NDArray[np.bool_], api: Api, owner: int, excluded: Counter[str]
-) -> tuple[NDArray[np.int64], int]:
-    """(calls,) the step each API call belongs to, -1 for none, and the number of steps.
-
-    Ranges nest per thread. A call belongs to the range around it on its own thread; a call from a thread without
-    such ranges (a worker that launches for another) to the range of the process that was open at that time.
-    """
-    open_ranges: list[tuple[int, int, int]] = []
-    for thread in np.unique(ranges.thread[matches]):
-        busy_until = -1
-        for i in np.flatnonzero(matches & (ranges.thread == thread)):
-            begin, end = int(ranges.start[i]), int(ranges.end[i])
-            if end < 0:
-                excluded["NVTX range without an end"] += 1
-            elif begin >= busy_until:
-                busy_until = end
-                open_ranges.append((begin, end, int(thread)))
-    open_ranges.sort()
-    found = np.full(len(api.start), -1, np.int64)
-    marked = {thread for _, _, thread in open_ranges}
-    by_thread = {thread: np.flatnonzero(api.thread == thread) for thread in marked}
-    others = np.flatnonzero(~np.isin(api.thread, list(marked)) & ((api.process == owner) | (owner < 0)))
-    for step, (begin, end, thread) in enumerate(open_ranges):
-        for calls in (by_thread[thread], others):
-            lo, hi = np.searchsorted(api.start[calls], (begin, end))
-            inside = calls[lo:hi]
-            found[inside[found[inside] < 0]] = step
-    return found, len(open_ranges)
 
 
 def _same_sequence(kernels: KernelColumns, groups: Groups, source: str, excluded: Counter[str]) -> Steps:

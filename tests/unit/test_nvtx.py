@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attrib.errors import SchemaError
-from attrib.nvtx import common_texts, matching_ranges
-from attrib.trace import open_trace
+from attrib.nvtx import common_texts, matching_ranges, steps_of_calls
+from attrib.trace import Api, Ranges, open_trace
 from tests.helpers import data
 
 COLUMNS = "start, end, eventType, text, globalTid, textId"
@@ -89,3 +90,51 @@ def test_damaged_ranges(tmp_path: Path) -> None:
         matching_ranges(open_trace(path), re.compile("step"))
     path = written(tmp_path / "u.sqlite", [(1, 2, 59, b"step \xff", 1, None)], {})
     assert matching_ranges(open_trace(path), re.compile("^step")).start.tolist() == [1]
+
+
+Interval = st.tuples(st.integers(0, 30), st.integers(-1, 12), st.integers(1, 3))
+
+
+@settings(deadline=None)
+@given(
+    ranges=st.lists(Interval, max_size=14),
+    calls=st.lists(st.tuples(st.integers(0, 45), st.integers(1, 4)), max_size=20),
+)
+def test_steps_of_calls_as_one_would_walk_them(
+    ranges: list[tuple[int, int, int]], calls: list[tuple[int, int]]
+) -> None:
+    pid = 1 << 24
+    given_ranges = sorted(
+        (begin, -1 if length < 0 else begin + length, pid + thread) for begin, length, thread in ranges
+    )
+    given_ranges.sort(key=lambda r: (r[0], -r[1]))
+    calls = sorted(calls)
+    columns = [np.array(c, np.int64) for c in zip(*given_ranges, strict=True)] or [np.empty(0, np.int64)] * 3
+    found_ranges = Ranges(columns[0], columns[1], np.full(len(columns[0]), pid), columns[2], ())
+    api = Api(
+        np.array([t for t, _ in calls], np.int64), np.full(len(calls), pid),
+        np.array([pid + thread for _, thread in calls], np.int64), np.arange(len(calls)),
+    )  # fmt: skip
+    excluded: Counter[str] = Counter()
+    found, number = steps_of_calls(found_ranges, api, pid, excluded)
+
+    steps: list[tuple[int, int, int]] = []
+    for thread in {thread for _, _, thread in given_ranges}:
+        busy_until = -1
+        for begin, end, on in given_ranges:
+            if on == thread and end >= 0 and begin >= busy_until:
+                busy_until = end
+                steps.append((begin, end, thread))
+    steps.sort()
+    marked = {thread for _, _, thread in steps}
+    wanted = []
+    for time, thread in calls:
+        own = pid + thread
+        inside = [
+            place for place, (begin, end, on) in enumerate(steps)
+            if begin <= time < end and (on == own or own not in marked)
+        ]  # fmt: skip
+        wanted.append(inside[0] if inside else -1)
+    assert number == len(steps)
+    assert found.tolist() == wanted
+    assert sum(excluded.values()) == sum(end < 0 for _, end, _ in given_ranges)

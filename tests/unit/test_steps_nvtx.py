@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from attrib.errors import NoDataError
-from attrib.steps import _step_of_call, find_steps
+from attrib.nvtx import steps_of_calls
+from attrib.steps import find_steps
 from attrib.trace import Api, Ranges
 from tests.helpers.nsysgen import H200, Kernel
 from tests.helpers.recording import Recording, account
@@ -101,7 +102,7 @@ def test_ranges_of_two_threads_overlap_without_nesting() -> None:
     starts, threads = zip(*calls, strict=True)
     api = Api(columns(*starts), columns(*[pid] * 9), columns(*threads), columns(*range(9)))
     excluded: Counter[str] = Counter()
-    found, steps = _step_of_call(ranges, np.ones(4, bool), api, pid, excluded)
+    found, steps = steps_of_calls(ranges, api, pid, excluded)
     assert steps == 4
     assert found.tolist() == [0, 1, 0, 1, 0, 2, 3, 2, -1]
     assert not excluded
