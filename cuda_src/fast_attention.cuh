@@ -20,9 +20,11 @@
 #define SLOTS ((WARPS + 1) / 2)  // accumulators in shared memory, each for two warps
 
 struct AttentionMemory {
+    float query[GROUP][HEAD_DIM];  // f32, in base-2 units
+    u16 key[HEAD_DIM], value[HEAD_DIM];  // of this token: the cache's may not be there yet
     float top[WARPS][8], sum[WARPS][8];
-    float slots[SLOTS][GROUP][HEAD_DIM];
     int last;
+    __align__(16) float slots[SLOTS][GROUP][HEAD_DIM];
 };
 
 // A block's piece: the query heads from head0 on, and 16-position tiles begin .. end - 1 of split `split` of `live`.
@@ -64,18 +66,43 @@ struct Softmax {
             values[r] = load_fresh16(v + (u64)position * HEAD_DIM + 64 * half + 8 * g);
         }
     }
-    // k, v: the cache of one KV head; query: fragments of all chunks; positions 16 tile .. below kv_len.
-    DEVICE void take(const u16* k, const u16* v, const u32 (*query)[4], int tile, int kv_len) {
-        const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
+    // This token's value, where a lane's positions include it.
+    DEVICE static void put_value(uint4* values, const u16* value, int first, int kv_len, int half) {
+        const int g = lane_id() / 4, t = lane_id() % 4;
+#pragma unroll
+        for (int r = 0; r < 4; ++r)
+            if (first + 2 * t + (r & 1) + 8 * (r >> 1) == kv_len - 1)
+                values[r] = *(const uint4*)(value + 64 * half + 8 * g);
+    }
+    struct Loaded {
         uint4 keys[CHUNKS][2], values[2][4];
+    };
+    // Half of V travels with K, the other half while K is used: all of it at once does not fit the registers.
+    DEVICE static void load(Loaded& loaded, const u16* k, const u16* v, int tile, int kv_len) {
+        const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const u16* row = k + (u64)min(first + g + 8 * r, kv_len - 1) * HEAD_DIM + 8 * t;
 #pragma unroll
-            for (int c = 0; c < CHUNKS; ++c) keys[c][r] = load_fresh16(row + 32 * c);
+            for (int c = 0; c < CHUNKS; ++c) loaded.keys[c][r] = load_fresh16(row + 32 * c);
         }
-        // half of V travels with K, the other half while K is used: all of it at once does not fit the registers
-        load_values(values[0], v, first, kv_len, 0);
+        load_values(loaded.values[0], v, first, kv_len, 0);
+    }
+    // v: the cache of one KV head; query: fragments of all chunks; positions 16 tile .. below kv_len.
+    DEVICE void take(Loaded& loaded, const u16* v, const AttentionMemory& memory, const u32 (*query)[4], int tile,
+                     int kv_len) {
+        const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
+        uint4 (&keys)[CHUNKS][2] = loaded.keys;
+        uint4 (&values)[2][4] = loaded.values;
+        const bool newest = first + POSITIONS >= kv_len;
+        if (newest) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+                if (first + g + 8 * r == kv_len - 1)
+#pragma unroll
+                    for (int c = 0; c < CHUNKS; ++c) keys[c][r] = *(const uint4*)(memory.key + 32 * c + 8 * t);
+            put_value(values[0], memory.value, first, kv_len, 0);
+        }
         float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
@@ -84,7 +111,10 @@ struct Softmax {
             mma_16x8x16(s, even, query[c]);
             mma_16x8x16(s, odd, query[c] + 2);
         }
-        if (HALVES == 2) load_values(values[1], v, first, kv_len, 1);
+        if (HALVES == 2) {
+            load_values(values[1], v, first, kv_len, 1);
+            if (newest) put_value(values[1], memory.value, first, kv_len, 1);
+        }
         const bool live[2] = {first + g < kv_len, first + g + 8 < kv_len};
         float by[2];
 #pragma unroll
@@ -134,26 +164,43 @@ struct Softmax {
     }
 };
 
-// One lane's part of Qᵀ in base-2 units: head lane / 4, elements 32c + 8 (lane % 4) .. + 7, in pairs.
-DEVICE void load_query(u32 (*query)[4], const float* q, const Piece& piece, float scale) {
+// q of the group and k and v of its KV head for this token, from the phase before; `wait`: until all are of this turn.
+DEVICE void load_token(AttentionMemory& memory, const float* x, const Step& s, const Piece& piece, bool wait, u32 turn) {
+    const int eighths = HEAD_DIM / 4;
+    for (int i = threadIdx.x; i < (GROUP + 2) * eighths; i += THREADS) {
+        const int head = i / eighths, e = i % eighths * 4;
+        const int row = head < GROUP ? piece.head0 + head : s.heads + (head - GROUP) * s.kv_heads + piece.kv_head;
+        const float* from = x + row * HEAD_DIM + e;
+        const float4 v = wait ? load_shared4(from, turn) : load_fresh4(from);
+        if (head < GROUP) {
+            const float unit = s.scale * LOG2_E;
+            *(float4*)&memory.query[head][e] = float4{v.x * unit, v.y * unit, v.z * unit, v.w * unit};
+        } else {
+            *(uint2*)((head == GROUP ? memory.key : memory.value) + e) = uint2{pack2(v.x, v.y), pack2(v.z, v.w)};
+        }
+    }
+}
+
+// One lane's part of Qᵀ: head lane / 4, elements 32c + 8 (lane % 4) .. + 7, in pairs.
+DEVICE void load_query(u32 (*query)[4], const AttentionMemory& memory) {
     const int g = lane_id() / 4, t = lane_id() % 4;
 #pragma unroll
     for (int c = 0; c < CHUNKS; ++c) {
         float4 a = {0.0f, 0.0f, 0.0f, 0.0f}, b = a;
         if (g < GROUP) {
-            const float* from = q + (piece.head0 + g) * HEAD_DIM + 32 * c + 8 * t;
-            a = load_fresh4(from);
-            b = load_fresh4(from + 4);
+            a = *(const float4*)&memory.query[g][32 * c + 8 * t];
+            b = *(const float4*)&memory.query[g][32 * c + 8 * t + 4];
         }
-        query[c][0] = pack2(a.x * scale, a.y * scale);
-        query[c][1] = pack2(a.z * scale, a.w * scale);
-        query[c][2] = pack2(b.x * scale, b.y * scale);
-        query[c][3] = pack2(b.z * scale, b.w * scale);
+        query[c][0] = pack2(a.x, a.y);
+        query[c][1] = pack2(a.z, a.w);
+        query[c][2] = pack2(b.x, b.y);
+        query[c][3] = pack2(b.z, b.w);
     }
 }
 
 // The last block of a group to finish joins all its pieces, in the order of the splits.
-DEVICE void join_pieces(const Phase& p, const Piece& piece, int most, const float* part_acc, const float* part_ml) {
+DEVICE void join_pieces(const Phase& p, const Piece& piece, int most, const float* part_acc, const float* part_ml,
+                        u32 turn) {
     for (int e = threadIdx.x; e < GROUP * HEAD_DIM; e += THREADS) {
         const int head = piece.head0 + e / HEAD_DIM, d = e % HEAD_DIM;
         const float* ml = part_ml + 2 * (u64)head * most;
@@ -166,21 +213,31 @@ DEVICE void join_pieces(const Phase& p, const Piece& piece, int most, const floa
             total = fma_rn(weight, load_fresh(ml + 2 * i + 1), total);
             acc = fma_rn(weight, load_fresh(from + (u64)i * HEAD_DIM), acc);
         }
-        p.out[head * HEAD_DIM + d] = mul_rn(acc, reciprocal(total));
+        share(p.shared + head * HEAD_DIM + d, mul_rn(acc, reciprocal(total)), turn);
     }
 }
 
 DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, AttentionMemory& memory, int most,
-                         float* part_acc, float* part_ml, u32* finished) {
+                         float* part_acc, float* part_ml, u32* finished, bool wait, Turn turn) {
     const int warp = warp_id(), lane = lane_id(), kv_len = s.position + 1, tiles = piece.end - piece.begin;
     const u64 cache = (u64)piece.kv_head * s.capacity * HEAD_DIM;
+    const u16 *k = p.k + cache, *v = p.v + cache;
     Softmax mine;
     mine.open();
+    Softmax::Loaded loaded;
+    int tile = piece.begin + warp;
+    if (warp < tiles) Softmax::load(loaded, k, v, tile, kv_len);  // earlier tokens' do not depend on this step
+    load_token(memory, p.x, s, piece, wait, turn.in);
+    sync_first<THREADS>();
     if (warp < tiles) {
         u32 query[CHUNKS][4];
-        load_query(query, p.x, piece, s.scale * LOG2_E);
-        for (int tile = piece.begin + warp; tile < piece.end; tile += WARPS)
-            mine.take(p.k + cache, p.v + cache, query, tile, kv_len);
+        load_query(query, memory);
+        for (;;) {
+            mine.take(loaded, v, memory, query, tile, kv_len);
+            tile += WARPS;
+            if (tile >= piece.end) break;
+            Softmax::load(loaded, k, v, tile, kv_len);
+        }
     }
     const int busy = min(tiles, WARPS), slots = min(busy, SLOTS);
 #pragma unroll
@@ -216,7 +273,7 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
 #pragma unroll 4
         for (int w = 0; w < busy; ++w) total += memory.sum[w][h];
         if (piece.live == 1) {
-            p.out[(piece.head0 + h) * HEAD_DIM + d] = mul_rn(acc, reciprocal(total));
+            share(p.shared + (piece.head0 + h) * HEAD_DIM + d, mul_rn(acc, reciprocal(total)), turn.out);
             continue;
         }
         const u64 part = (u64)(piece.head0 + h) * most + piece.split;
@@ -234,17 +291,19 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
         if (memory.last) *finished = 0;  // for the next layer
     }
     sync_first<THREADS>();
-    if (memory.last) join_pieces(p, piece, most, part_acc, part_ml);
+    if (memory.last) join_pieces(p, piece, most, part_acc, part_ml, turn.out);
 }
 
-// p.x q f32 [heads][HEAD_DIM]; p.out f32 [heads][HEAD_DIM]; part_acc f32 [heads][most_splits][HEAD_DIM], part_ml f32
-// [heads][most_splits][2]; own: the block's first piece, the same in every layer; finished u32 [heads / GROUP], 0 before and after
+// p.x f32 [heads + 2 kv_heads][HEAD_DIM], p.shared f32 [heads][HEAD_DIM]; part_acc f32 [heads][most_splits][HEAD_DIM],
+// part_ml f32 [heads][most_splits][2]; own: the block's first piece, the same in every layer; finished u32 [heads /
+// GROUP], 0 before and after
 DEVICE void attend(const Phase& p, const Step& s, const Piece& own, u8* memory, float* part_acc, float* part_ml,
-                   u32* finished) {
+                   u32* finished, bool wait, Turn turn) {
     const int groups = s.heads / GROUP, most = most_splits(groups, gridDim.x);
     Piece piece = own;
     for (int item = blockIdx.x; piece.split < piece.live;) {
-        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, finished + piece.head0 / GROUP);
+        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, finished + piece.head0 / GROUP,
+                     wait, turn);
         item += gridDim.x;
         if (item >= groups * most) return;
         sync_first<THREADS>();

@@ -53,43 +53,61 @@ DEVICE u16 brief(float v) {
 
 enum InputKind { NORMED, PLAIN, BRIEF };
 
-template <InputKind kind> DEVICE Eight load_eight(const float* x, int at) {
-    if (kind != BRIEF) return {load_fresh4(x + 8 * at), load_fresh4(x + 8 * at + 4)};
-    const uint4 v = load_fresh16((const u16*)x + 8 * at);
-    return {{brief_low(v.x), brief_high(v.x), brief_low(v.y), brief_high(v.y)},
-            {brief_low(v.z), brief_high(v.z), brief_low(v.w), brief_high(v.w)}};
-}
+// Eight values as they lie in memory: two vectors of f32, or one of bf16 pairs.
+template <InputKind kind> struct Raw {
+    uint4 low, high;
+    DEVICE void load(const float* x, int at) {
+        low = load_relaxed16(kind == BRIEF ? x + 4 * at : x + 8 * at);
+        if (kind != BRIEF) high = load_relaxed16(x + 8 * at + 4);
+    }
+    DEVICE bool ready(u32 turn) const { return in_turn(low, turn) && (kind == BRIEF || in_turn(high, turn)); }
+    DEVICE Eight values() const {
+        if (kind == BRIEF)
+            return {{brief_low(low.x), brief_high(low.x), brief_low(low.y), brief_high(low.y)},
+                    {brief_low(low.z), brief_high(low.z), brief_low(low.w), brief_high(low.w)}};
+        return {{int_as_float(low.x), int_as_float(low.y), int_as_float(low.z), int_as_float(low.w)},
+                {int_as_float(high.x), int_as_float(high.y), int_as_float(high.z), int_as_float(high.w)}};
+    }
+};
 
-// x [cols], written by other blocks; gamma f32 [cols] for NORMED. The mean square is left to the rows' epilogue: it
-// scales every result alike, so the integers need not wait for it.
+// x [cols], written by other blocks; gamma f32 [cols] for NORMED; wait: until every word is of this turn. The mean square
+// is left to the rows' epilogue: it scales every result alike, so the integers need not wait for it.
 template <InputKind kind>
-DEVICE void quantize_input(const Scratch& scratch, const float* x, const float* gamma, int cols) {
+DEVICE void quantize_input(const Scratch& scratch, const float* x, const float* gamma, int cols, bool wait, u32 turn) {
     const int LOADS = kind == NORMED ? 2 : 4;  // eights of values a thread loads before it uses the first
     const int eights = steps_of(cols) * (STEP / 8), live = cols / 8;
     float sum = 0.0f;
 #pragma unroll 1
     for (int first = threadIdx.x; first < eights; first += LOADS * THREADS) {
-        Eight v[LOADS], g[LOADS];
+        Raw<kind> raw[LOADS];
+        Eight g[LOADS];
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
-            const int at = first + i * THREADS;
-            v[i].low = v[i].high = float4{0.0f, 0.0f, 0.0f, 0.0f};
-            if (kind == NORMED) g[i] = v[i];
-            if (at < live) {
-                v[i] = load_eight<kind>(x, at);
-                if (kind == NORMED) g[i] = {load_float4(gamma + 8 * at), load_float4(gamma + 8 * at + 4)};
-            }
+            const int at = min(first + i * THREADS, live - 1);
+            raw[i].load(x, at);
+            if (kind == NORMED) g[i] = {load_float4(gamma + 8 * at), load_float4(gamma + 8 * at + 4)};
+        }
+        for (bool ready = !wait; !ready;) {
+            ready = true;
+#pragma unroll
+            for (int i = 0; i < LOADS; ++i)
+                if (!raw[i].ready(turn)) {
+                    raw[i].load(x, min(first + i * THREADS, live - 1));
+                    ready = false;
+                }
         }
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) {
             const int at = first + i * THREADS;
             if (at - lane_id() >= eights) break;  // eights go by whole warps
+            Eight v = raw[i].values();
+            if (at >= live) v.low = v.high = float4{0.0f, 0.0f, 0.0f, 0.0f};
             if (kind == NORMED) {
-                sum = squares(v[i].low, squares(v[i].high, sum));
-                v[i].low = product(v[i].low, g[i].low);
-                v[i].high = product(v[i].high, g[i].high);
+                sum = squares(v.low, squares(v.high, sum));
+                v.low = product(v.low, g[i].low);
+                v.high = product(v.high, g[i].high);
             }
-            store_eight(scratch.image, v[i], at);
+            store_eight(scratch.image, v, at);
         }
     }
     if (kind == NORMED) {

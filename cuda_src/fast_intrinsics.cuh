@@ -47,13 +47,22 @@ DEVICE void dependency_release() { asm volatile("griddepcontrol.launch_dependent
 
 // --- between the blocks of one launch ---
 
-DEVICE void add_release(u32* counter, u32 value) {
-    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+// One word that other blocks look at; it carries all they need, so it orders nothing else.
+DEVICE void store_relaxed(u32* p, u32 value) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
 }
-DEVICE u32 load_acquire(const u32* counter) {
+DEVICE u32 load_relaxed(const void* p) {
     u32 value;
-    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
     return value;
+}
+DEVICE uint4 load_relaxed16(const void* p) {
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return v;
 }
 // Adds, and orders everything the block did before its own __syncthreads ahead of what follows.
 DEVICE u32 fetch_add(u32* counter, u32 value) {

@@ -11,15 +11,39 @@ enum Operation { QKV, ATTEND, ADD, GATE_UP, LOGITS };
 #define PLAIN_INPUT 4  // input is quantized as it is
 #define BRIEF_INPUT 8  // the same, from bf16; none of the three: the phase before's quantized input serves again
 #define LAST_LOGITS 16 // the arg max is complete after this phase
+#define IN_ODD 32      // the turn of what is read, and of what is shared: see Turn
+#define OUT_ODD 64
 
 struct Phase {
-    const float* x;      // input f32 or bf16 [segment columns], or q f32 [heads][HEAD_DIM]
+    const float* x;      // input [columns]; attention: q, then this token's k and v, f32 [all heads][HEAD_DIM]
     const float* gamma;  // f32 [columns], or null
     const float* bias;   // f32 [q rows | k rows | v rows], or null
-    float* out;          // f32: q, the attention result, the sum, or logits; bf16: silu(gate) · up
+    float* out;          // f32, read by no other block: the residual's rows, or logits
+    float* shared;       // for other blocks, each word with its turn: f32, or bf16 pairs of silu(gate) · up
     u16 *k, *v;          // the layer's cache, f16 [kv_heads][capacity][HEAD_DIM]
     int operation, flags, cols, row;  // row: of segment 0's first row, where a matrix is cut into several phases
+    u64 unused;
 };
+
+// Blocks wait for each other's results by looking at them: the lowest bit of a shared word says in which turn it was
+// written, and turns alternate from layer to layer. A block that reads a word of a layer has read the one before, so a
+// stale word always shows. What a layer shares is overwritten a layer later, by blocks that needed results of every
+// block, each of which had read it by then; so every block must have rows in each residual and in gate and up.
+struct Turn {
+    u32 in, out;
+};
+DEVICE u32 with_turn(u32 word, u32 turn) { return (word & ~1u) | turn; }
+DEVICE void share(float* to, float value, u32 turn) { store_relaxed((u32*)to, with_turn(float_as_int(value), turn)); }
+
+DEVICE bool in_turn(uint4 v, u32 turn) { return ((v.x & v.y & v.z & v.w & 1) == turn) && (((v.x | v.y | v.z | v.w) & 1) == turn); }
+
+// Four shared words, once all are of this turn.
+DEVICE float4 load_shared4(const float* p, u32 turn) {
+    uint4 v;
+    do v = load_relaxed16(p);
+    while (!in_turn(v, turn));
+    return {int_as_float(v.x), int_as_float(v.y), int_as_float(v.z), int_as_float(v.w)};
+}
 
 // The model and the launch, the same for every phase.
 struct Step {

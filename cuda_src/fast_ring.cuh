@@ -11,7 +11,7 @@
 // Copies under way. While the block only multiplies, many keep the memory busy; around a dependency few, because what
 // it waits for travels the same way. A segment's first rounds are asked for before its phase begins.
 #ifndef SHALLOW
-#define SHALLOW 3
+#define SHALLOW 2
 #endif
 #ifndef DEEP
 #define DEEP 9

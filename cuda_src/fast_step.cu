@@ -66,23 +66,16 @@ DEVICE void hold(Phase& to, const Phase* from) {
     if (threadIdx.x < sizeof(Phase) / 16) ((uint4*)&to)[threadIdx.x] = load16((const uint4*)from + threadIdx.x);
 }
 
-DEVICE void wait_for_all(const u32* arrived, u32 wanted) {
-    if (threadIdx.x == 0)
-        while ((int)(load_acquire(arrived) - wanted) < 0) {
-        }
-    sync_first<THREADS>();
-}
-
 // phases, streams [last]; segments [segment_count]; state i32: position; rope f32 [capacity][HEAD_DIM/2][2];
-// part_acc, part_ml, counters[2 + group]: see `attend`; counters[0]: blocks that finished a phase, counters[1]: blocks
-// that left, all 0 before and after; part_value,
+// part_acc, part_ml, counters[2 + group]: see `attend`; counters[0]: blocks that left, 0 before and after; counters[1]:
+// the turn of a step's first layer, which each launch changes by turns; part_value,
 // part_index [gridDim.x]: each block's best logit; stamps u64 [phases][gridDim.x][2] or null: when a block was let into
 // a phase and when it was done with it, in ns. Dynamic shared memory: fast_tables.py SharedLayout.
 extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
     fast_step(const Phase* phases, const Stream* streams, const Segment* segments, const int* state, const float* rope,
               float* part_acc, float* part_ml, u32* counters, float* part_value, int* part_index, u64* stamps, int first,
               int last, int segment_count, int qk_segment, int ring_bytes, int scratch_bytes, int image_steps, int most_pairs,
-              int heads, int kv_heads, int capacity, int interleaved, float eps, float scale) {
+              int heads, int kv_heads, int capacity, int interleaved, int turns, float eps, float scale) {
     DYNAMIC_SHARED(memory);
     __shared__ u64 full[ROUNDS][GROUPS], empty[ROUNDS];
     __shared__ __align__(16) Phase held[2];  // this phase and the next: too many registers otherwise
@@ -113,7 +106,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
     dependency_release();
     dependency_wait();
 
-    Step step = {heads, kv_heads, capacity, interleaved, *state, eps, scale, angles};
+    Step step = {heads, kv_heads, capacity, interleaved, (int)load_relaxed(state), eps, scale, angles};
     const Share rotated = shares[qk_segment];
     for (int i = threadIdx.x; i < rotated.tiles * (TILE_ROWS / 2); i += THREADS) {
         const int pair = (rotated.tile * (TILE_ROWS / 2) + i) % (HEAD_DIM / 2);
@@ -124,19 +117,16 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
         piece = piece_of(blockIdx.x, heads / GROUP, gridDim.x, step.position + 1, heads / kv_heads);
     hold(held[0], phases + first);
     sync_first<THREADS>();
-    u32 arrived = 0;
+    const u32 base = load_relaxed(counters + 1);
     Best best = {LOWEST, 0};
     float inverse = 1.0f;
     for (int i = 0; i < count; ++i) {
         const Phase& p = held[i & 1];
-        if (i && (p.flags & AFTER_ALL)) {
-            arrived += gridDim.x;
-            wait_for_all(counters, arrived);
-        }
         if (i + 1 < count) hold(held[(i + 1) & 1], phases + first + i + 1);
-        if (stamps && threadIdx.x == 0) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2] = global_time();
+        const bool wait = i && (p.flags & AFTER_ALL);
+        const Turn turn = {base ^ ((p.flags & IN_ODD) != 0), base ^ ((p.flags & OUT_ODD) != 0)};
         if (p.operation == ATTEND) {
-            attend(p, step, piece, scratch.image, part_acc, part_ml, counters + 2);
+            attend(p, step, piece, scratch.image, part_acc, part_ml, counters + 2, wait, turn);
         } else {
             const Stream& stream = my_streams[i];
             float aside[2];
@@ -145,12 +135,13 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
                 if (stream.segment[part] >= 0)
                     aside[part] = early(p, step, shares[stream.segment[part]], part);
             if (p.flags & NORM_INPUT)
-                quantize_input<NORMED>(scratch, p.x, p.gamma, p.cols);
+                quantize_input<NORMED>(scratch, p.x, p.gamma, p.cols, wait, turn.in);
             else if (p.flags & PLAIN_INPUT)
-                quantize_input<PLAIN>(scratch, p.x, p.gamma, p.cols);
+                quantize_input<PLAIN>(scratch, p.x, p.gamma, p.cols, wait, turn.in);
             else if (p.flags & BRIEF_INPUT)
-                quantize_input<BRIEF>(scratch, p.x, p.gamma, p.cols);
+                quantize_input<BRIEF>(scratch, p.x, p.gamma, p.cols, wait, turn.in);
             sync_first<THREADS>();
+            if (stamps && threadIdx.x == 0) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2] = global_time();
             int records = 0;
 #pragma unroll 1
             for (int part = 0; part < 2; ++part) {
@@ -171,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
                 if (which < 0) break;
                 const Share share = shares[which];
                 const int steps = my_segments[which].steps;
-                finish_rows(p, step, share, steps, scratch.partials + records * TILE_ROWS, part, inverse, part ? aside[1] : aside[0], best);
+                finish_rows(p, step, share, steps, scratch.partials + records * TILE_ROWS, part, inverse, part ? aside[1] : aside[0], best, turn.out);
                 records += share.tiles * steps;
             }
             if (p.flags & LAST_LOGITS) {
@@ -183,10 +174,10 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
             }
         }
         sync_first<THREADS>();
-        if (threadIdx.x == 0) {
-            if (stamps) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2 + 1] = global_time();
-            if (i + 1 < count && (held[(i + 1) & 1].flags & AFTER_ALL)) add_release(counters, 1);
-        }
-    }    // every block is past its last wait when the last one leaves
-    if (arrived && threadIdx.x == 0 && fetch_add(counters + 1, 1) == gridDim.x - 1) counters[0] = counters[1] = 0;
+        if (stamps && threadIdx.x == 0) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2 + 1] = global_time();
+    }
+    if (turns && threadIdx.x == 0 && fetch_add(counters, 1) == gridDim.x - 1) {
+        counters[0] = 0;
+        counters[1] = base ^ 1;
+    }
 }

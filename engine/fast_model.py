@@ -79,6 +79,12 @@ def matrices(config: ModelConfig) -> dict[str, Matrix]:
     return found
 
 
+def blocks_of(config: ModelConfig, sms: int) -> int:
+    """Blocks of a step: one a multiprocessor, but none without rows in the matrices whose results all blocks wait for."""
+    found = matrices(config).values()
+    return min(sms, *(m.rows // ROWS for m in found if m.layer == 0 and m.role != "attn_v"))
+
+
 def _fused(config: ModelConfig, role: str, roles: tuple[str, ...], layer: int) -> Matrix:
     tensors = []
     for each in roles:

@@ -14,16 +14,18 @@ from engine import kernels_ops as ops
 from engine.config import ModelConfig
 from engine.dispatch import Build
 from engine.errors import PlanError
-from engine.fast_model import Matrix, matrices, place_of
+from engine.fast_model import Matrix, blocks_of, matrices, place_of
 from engine.fast_tables import (
     ADD,
     AFTER_ALL,
     ATTEND,
     BRIEF_INPUT,
     GATE_UP,
+    IN_ODD,
     LAST_LOGITS,
     LOGITS,
     NORM_INPUT,
+    OUT_ODD,
     PLAIN_INPUT,
     QKV,
     Phase,
@@ -36,7 +38,7 @@ from engine.plan import RING, STATE_TOKEN_OFFSET, Arg, Buf, Geometry, PlannedLau
 from engine.tiles import ROWS
 
 HEAD_OF_PREFILL = "normed"
-COUNTERS = 2  # arrivals at a dependency and exits; then one a query-head group
+COUNTERS = 2  # blocks that left, and the turn of the first layer; then one a query-head group
 
 
 def groups(config: ModelConfig) -> int:
@@ -59,7 +61,8 @@ def step_tables(config: ModelConfig, blocks: int) -> Tables:
     phases: list[Phase] = []
     for layer in range(shape.layers):
         phases += _layer(config, found, layer)
-    head = [("hidden", NORM_INPUT, "output_norm.weight"), (HEAD_OF_PREFILL, PLAIN_INPUT, None)]
+    last = IN_ODD if _written_in(shape.layers - 1) else 0
+    head = [("residual_b", NORM_INPUT | last, "output_norm.weight"), (HEAD_OF_PREFILL, PLAIN_INPUT, None)]
     for source, how, gamma in head:
         phases += _head(config, found["head"], blocks, source, how, gamma)
     return Tables(tuple(phases))
@@ -73,41 +76,49 @@ def _layer(config: ModelConfig, found: dict[str, Matrix], layer: int) -> list[Ph
     bias = config.model.find("attn_q_bias", layer)
     quants = qk.quant if qk.quant == v.quant else f"{qk.quant}+{v.quant}"
     norm = f"blk.{layer}.{{}}_norm.weight".format
+    turn = _written_in(layer)
+    within = AFTER_ALL | (IN_ODD if turn else 0) | turn
+    from_before = IN_ODD if layer and _written_in(layer - 1) else 0
     return [
         Phase(
             f"attn_qkv/{quants}",
             layer,
             QKV,
-            AFTER_ALL | NORM_INPUT,
+            AFTER_ALL | NORM_INPUT | from_before | turn,
             (_whole(qk), _whole(v)),
-            x=("hidden", 0),
+            x=("residual_b" if layer else "hidden", 0),
             gamma=norm("attn"),
             bias=bias.name if bias else None,
-            out=("q", 0),
+            shared=("qkv", 0),
             kv=kv,
             cols=shape.hidden,
         ),
-        Phase("attention", layer, ATTEND, AFTER_ALL, x=("q", 0), out=("attn", 0), kv=kv),
-        _added(output, layer, "attn", PLAIN_INPUT),
+        Phase("attention", layer, ATTEND, within, x=("qkv", 0), shared=("attended", 0), kv=kv),
+        _added(output, layer, within | PLAIN_INPUT, "attended", "residual_a"),
         Phase(
             f"ffn_gate_up/{gate_up.quant}",
             layer,
             GATE_UP,
-            AFTER_ALL | NORM_INPUT,
+            within | NORM_INPUT,
             (_whole(gate_up),),
-            x=("hidden", 0),
+            x=("residual_a", 0),
             gamma=norm("ffn"),
-            out=("gate", 0),
+            shared=("gated", 0),
             cols=shape.hidden,
         ),
-        _added(down, layer, "gate", BRIEF_INPUT),
+        _added(down, layer, within | BRIEF_INPUT, "gated", "residual_b"),
     ]
 
 
-def _added(matrix: Matrix, layer: int, source: str, how: int) -> Phase:
-    site = f"{matrix.role}/{matrix.quant}"
-    whole, cols = (_whole(matrix),), matrix.cols
-    return Phase(site, layer, ADD, AFTER_ALL | how, whole, x=(source, 0), out=("hidden", 0), cols=cols)
+def _written_in(layer: int) -> int:
+    """The flag of what a layer shares: turns alternate, and memory starts in the even one."""
+    return 0 if layer & 1 else OUT_ODD
+
+
+def _added(matrix: Matrix, layer: int, flags: int, source: str, shared: str) -> Phase:
+    site, whole = f"{matrix.role}/{matrix.quant}", (_whole(matrix),)
+    out = ("hidden", 0)
+    return Phase(site, layer, ADD, flags, whole, x=(source, 0), out=out, shared=(shared, 0), cols=matrix.cols)
 
 
 def _whole(matrix: Matrix) -> Segment:
@@ -142,8 +153,9 @@ def decode(config: ModelConfig, build: Build, geo: Geometry, kv_len: int) -> tup
         raise PlanError(f"KV length {kv_len} is not between 1 and the capacity {geo.capacity}")
     planner = Planner(config, build, geo, kv_len=kv_len)
     embed(planner, Buf("state", STATE_TOKEN_OFFSET))
-    every = step_tables(config, geo.sms)
-    last = len(every.phases) - len(tables.segments_of(matrices(config)["head"], geo.sms))
+    blocks = blocks_of(config, geo.sms)
+    every = step_tables(config, blocks)
+    last = len(every.phases) - len(tables.segments_of(matrices(config)["head"], blocks))
     starts = [i for i in range(last) if every.phases[i].flags & AFTER_ALL]
     ranges = [(0, last)] if build.persistent else list(zip(starts, [*starts[1:], last], strict=True))
     for first, end in ranges:
@@ -153,7 +165,7 @@ def decode(config: ModelConfig, build: Build, geo: Geometry, kv_len: int) -> tup
 
 
 def _advance(planner: Planner, consumed: int) -> None:
-    blocks = planner.geometry.sms
+    blocks = blocks_of(planner.config, planner.geometry.sms)
     shape = Shape(cols=planner.config.model.head().rows, parts=blocks)
     args: tuple[Arg, ...] = (
         Buf("part_value"),
@@ -174,7 +186,7 @@ def _phases(planner: Planner, every: Tables, first: int, end: int) -> None:
     layout = tables.shared_layout(
         every,
         end - first,
-        blocks=geo.sms,
+        blocks=blocks_of(config, geo.sms),
         group=ops.query_group(s.heads, s.kv_heads),
         head_dim=s.head_dim,
         limit=geo.shared_bytes,
@@ -197,10 +209,11 @@ def _phases(planner: Planner, every: Tables, first: int, end: int) -> None:
         s.kv_heads,
         geo.capacity,
         int(config.paired_rope),
+        s.layers & 1 if planner.build.persistent else 0,
         s.norm_eps,
         s.head_dim**-0.5,
     )
-    out = some[-1].out or ("hidden", 0)
+    out = some[-1].out or some[-1].shared or ("hidden", 0)
     site = "step" if len(stages) > 1 and any(p.layer is not None for p in some) else some[0].site
     planner.layer = some[0].layer if len({p.layer for p in some}) == 1 else None
     spec = step_spec(planner, every, some, stages, layout.total)
@@ -232,7 +245,7 @@ def step_spec(
         sum(stage.act_bytes for stage in stages),
     )
     return fast_step(
-        sms=geo.sms,
+        blocks=blocks_of(planner.config, geo.sms),
         shared_bytes=shared_bytes,
         defines=defines,
         coverage=coverage,
@@ -245,7 +258,9 @@ def _stage(planner: Planner, i: int, phase: Phase) -> Stage:
     s, kv_len = planner.config.model.shape, planner.kv_len
     units = covered = weight_bytes = act_bytes = 0
     for segment in phase.segments:
-        asked, once = tables.units_of(segment, tables.coverage_of(segment, planner.geometry.sms))
+        asked, once = tables.units_of(
+            segment, tables.coverage_of(segment, blocks_of(planner.config, planner.geometry.sms))
+        )
         units, covered, weight_bytes = units + asked, covered + once, weight_bytes + segment.nbytes
         act_bytes += 4 * (segment.matrix.cols + ROWS * segment.tiles)
     kv_bytes = 2 * 2 * s.kv_heads * s.head_dim if phase.operation == QKV else 0
@@ -262,15 +277,16 @@ class FastPlanner(Planner):
     def dequantize(self, role: str, first: int) -> tuple[KernelSpec, tuple[Arg, ...]]:
         """The launch that puts rows of a tensor into `tile` as f16."""
         matrix, part = place_of(matrices(self.config), self.tensor(role))
-        blocks = self.geometry.sms
+        blocks = blocks_of(self.config, self.geometry.sms)
         place = (part.base, part.stride, part.half, matrix.rows // ROWS, tables.piece_of(matrix, blocks), blocks)
         return tile_dequantize(matrix.quant), (Weight(matrix.name), Buf("tile"), matrix.cols, first, *place)
 
     def head(self) -> None:
         """Logits of one token from `normed` and each block's best."""
         self.tokens, self.layer = 1, None
-        every = step_tables(self.config, self.geometry.sms)
-        pieces = len(tables.segments_of(matrices(self.config)["head"], self.geometry.sms))
+        blocks = blocks_of(self.config, self.geometry.sms)
+        every = step_tables(self.config, blocks)
+        pieces = len(tables.segments_of(matrices(self.config)["head"], blocks))
         _phases(self, every, len(every.phases) - pieces, len(every.phases))
 
     def sample(self, consumed: int) -> None:

@@ -20,9 +20,11 @@ from engine.tiles import RECORD_BYTES, ROWS, STEP, WARPS, places, steps
 
 QKV, ATTEND, ADD, GATE_UP, LOGITS = range(5)
 AFTER_ALL, NORM_INPUT, PLAIN_INPUT, BRIEF_INPUT, LAST_LOGITS = 1, 2, 4, 8, 16
+IN_ODD, OUT_ODD = 32, 64
 PHASE = np.dtype(
-    [(name, "<u8") for name in ("x", "gamma", "bias", "out", "k", "v")]
+    [(name, "<u8") for name in ("x", "gamma", "bias", "out", "shared", "k", "v")]
     + [(name, "<i4") for name in ("operation", "flags", "cols", "row")]
+    + [("unused", "<u8")]
 )
 STREAM = np.dtype([("weights", "<u8", 2), ("segment", "<i4", 2)])
 SEGMENT = np.dtype([(name, "<i4") for name in ("tiles", "steps", "record", "format")])
@@ -77,6 +79,7 @@ class Phase:
     gamma: str | None = None
     bias: str | None = None
     out: Address | None = None
+    shared: Address | None = None
     kv: tuple[Address, Address] | None = None
     cols: int = 0
     row: int = 0
@@ -103,7 +106,7 @@ class Tables:
         phases, streams = np.zeros(len(self.phases), PHASE), np.zeros(len(self.phases), STREAM)
         for i, phase in enumerate(self.phases):
             row = phases[i]
-            for name, address in (("x", phase.x), ("out", phase.out)):
+            for name, address in (("x", phase.x), ("out", phase.out), ("shared", phase.shared)):
                 row[name] = buffer(address[0]) + address[1] if address else 0
             for name, tensor in (("gamma", phase.gamma), ("bias", phase.bias)):
                 row[name] = weight(tensor) if tensor else 0
@@ -147,7 +150,7 @@ def shared_layout(tables: Tables, count: int, *, blocks: int, group: int, head_d
     segments = [segment for phase in tables.phases for segment in phase.segments]
     image_steps = max(segment.steps for segment in segments)
     partials = max(records_a_block(phase, blocks) for phase in tables.phases) * ROWS * 4
-    attention = 4 * (2 * WARPS * 8 + ceil_div(WARPS, 2) * group * head_dim) + 16
+    attention = 4 * (2 * WARPS * 8 + (ceil_div(WARPS, 2) + 1) * group * head_dim) + 4 * head_dim + 64
     scratch = _rounded(max(image_steps * _IMAGE_BYTES + partials, attention), 128)
     pairs = tiles_a_block(tables.kinds[tables.qk_segment][0], blocks) * ROWS // 2
     kinds = len(tables.kinds) * (SEGMENT.itemsize + _SHARE_BYTES)

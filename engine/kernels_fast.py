@@ -49,6 +49,7 @@ STEP_PARAMS: tuple[tuple[str, Kind], ...] = (
     ("kv_heads", "i32"),
     ("capacity", "i32"),
     ("interleaved", "i32"),
+    ("turns", "i32"),
     ("eps", "f32"),
     ("scale", "f32"),
 )
@@ -108,7 +109,7 @@ def tile_dequantize(quant: str) -> KernelSpec:
 
 def fast_step(
     *,
-    sms: int,
+    blocks: int,
     shared_bytes: int,
     defines: tuple[tuple[str, int], ...],
     coverage: Callable[[Dim3], Coverage],
@@ -118,14 +119,14 @@ def fast_step(
     """Phases of a step in one launch of one block a multiprocessor.
 
     defines: HEAD_DIM, GROUP (query heads that share a KV head, at most 8), FORMATS (bit i: tiles of format i).
-    together: several phases that wait for each other, so all blocks must be resident at once.
+    together: several phases whose blocks wait for each other, so all must be resident at once.
     """
     return KernelSpec(
         name="fast_step",
         source="fast_step.cu",
         params=STEP_PARAMS,
         block=lambda shape: (THREADS, 1, 1),
-        grid=lambda shape: (sms, 1, 1),
+        grid=lambda shape: (blocks, 1, 1),
         coverage=lambda shape, grid, block: coverage(grid),
         traffic=lambda shape: traffic,
         check=lambda shape: None,
@@ -141,5 +142,5 @@ def fast_step_alone(heads: int, kv_heads: int, head_dim: int) -> KernelSpec:
     defines = (("HEAD_DIM", head_dim), ("GROUP", query_group(heads, kv_heads)), ("FORMATS", (1 << len(FORMATS)) - 1))
     nothing = Coverage(())
     return fast_step(
-        sms=1, shared_bytes=0, defines=defines, coverage=lambda grid: nothing, traffic=Traffic(), together=False
+        blocks=1, shared_bytes=0, defines=defines, coverage=lambda grid: nothing, traffic=Traffic(), together=False
     )

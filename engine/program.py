@@ -35,18 +35,23 @@ def buffer_sizes(config: ModelConfig, build: Build, geo: Geometry, batch: int) -
     found = buffers.sizes(config, geo, batch)
     if build.step is None:
         return found
-    every, s = fast_plan.step_tables(config, geo.sms), config.model.shape
-    groups = fast_plan.groups(config)
-    parts = s.heads * max(1, geo.sms // groups)
+    blocks, s = fast_model.blocks_of(config, geo.sms), config.model.shape
+    every, groups = fast_plan.step_tables(config, blocks), fast_plan.groups(config)
+    parts = s.heads * max(1, blocks // groups)
     count = len(every.phases)
     return found | {
         "phases": count * fast_tables.PHASE.itemsize,
         "streams": count * fast_tables.STREAM.itemsize,
         "segments": len(every.kinds) * fast_tables.SEGMENT.itemsize,
         "counters": 4 * (fast_plan.COUNTERS + groups),
+        "qkv": 4 * (s.heads + 2 * s.kv_heads) * s.head_dim,
+        "attended": 4 * s.heads * s.head_dim,
+        "residual_a": 4 * s.hidden,
+        "residual_b": 4 * s.hidden,
+        "gated": 2 * s.ffn,
         "part_acc": max(found["part_acc"], 4 * parts * s.head_dim),
         "part_ml": max(found["part_ml"], 8 * parts),
-        "part_value": max(found["part_value"], 4 * geo.sms),
-        "part_index": max(found["part_index"], 4 * geo.sms),
-        "stamps": 16 * count * geo.sms if geo.stamps else 0,
+        "part_value": max(found["part_value"], 4 * blocks),
+        "part_index": max(found["part_index"], 4 * blocks),
+        "stamps": 16 * count * blocks if geo.stamps else 0,
     }

@@ -24,6 +24,7 @@ from engine.blas import WORKSPACE_BYTES, Blas, open_blas
 from engine.config import ModelConfig
 from engine.dispatch import Build
 from engine.errors import PlanError
+from engine.fast_model import blocks_of
 from engine.kernels import KernelSpec
 from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight, geometry
 from engine.prefill import BATCH, Gemm, Work
@@ -121,7 +122,7 @@ class Session:
         loaded = stack.enter_context(
             weights.load(self.config, self.stream, fill)
             if self.build.step is None
-            else fast_load.load(self.config, self._kernels, self.geometry.sms, self.stream, fill)
+            else fast_load.load(self.config, self._kernels, blocks_of(self.config, self.gpu.sms), self.stream, fill)
         )
         self._weights, self.load_seconds, self.weight_bytes = loaded.addresses, loaded.seconds, loaded.nbytes
         shape = self.config.model.shape
@@ -136,7 +137,7 @@ class Session:
         driver.synchronize(self.stream)
 
     def _upload_tables(self) -> None:
-        every = fast_plan.step_tables(self.config, self.geometry.sms)
+        every = fast_plan.step_tables(self.config, blocks_of(self.config, self.gpu.sms))
         for name, table in every.arrays(self._addresses.__getitem__, self._weights.__getitem__).items():
             driver.upload(self._addresses[name], table, self.stream)
 

@@ -58,12 +58,9 @@ inline uint4 load_fresh16(const void* p) { return load_aligned<uint4>(p); }
 inline void dependency_wait() {}
 inline void dependency_release() {}
 
-inline void add_release(unsigned* counter, unsigned value) { *counter += value; }
-inline unsigned load_acquire(const unsigned* counter) {
-    // blocks run one after another here, so a value that is not there now never comes
-    host::yield(host::READY);
-    return *counter;
-}
+inline void store_relaxed(unsigned* p, unsigned value) { *p = value; }
+inline unsigned load_relaxed(const void* p) { return load_aligned<unsigned>(p); }
+inline uint4 load_relaxed16(const void* p) { return load_aligned<uint4>(p); }
 inline unsigned fetch_add(unsigned* counter, unsigned value) {
     const unsigned before = *counter;
     *counter += value;

@@ -13,7 +13,7 @@ from engine import fast_plan, fast_tables, tiles
 from engine import kernels_ops as ops
 from engine.config import ModelConfig
 from engine.dispatch import Build
-from engine.fast_model import Matrix, matrices, resident
+from engine.fast_model import Matrix, blocks_of, matrices, resident
 from engine.gguf import Reader
 from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight
 from engine.prefill import Gemm
@@ -62,10 +62,10 @@ class HostSession:
         table = rope_table(shape.rope_theta, shape.head_dim, geometry.capacity, rope_factors(config))
         self.floats("rope")[:] = table.reshape(-1)
         if build.step is not None:
-            self.weights |= {name: tiled(config, matrix, geometry.sms) for name, matrix in matrices(config).items()}
+            self.weights |= {name: tiled(config, matrix, blocks_of(config, geometry.sms)) for name, matrix in matrices(config).items()}
             self._join_biases()
             self.buffers["counters"][:] = 0
-            every = fast_plan.step_tables(config, geometry.sms)
+            every = fast_plan.step_tables(config, blocks_of(config, geometry.sms))
             for name, array in every.arrays(self._buffer_address, self._weight_address).items():
                 self.buffers[name][:] = array.view(np.uint8)
 
