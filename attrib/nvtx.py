@@ -9,6 +9,7 @@ import re
 import sqlite3
 from array import array
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ COMMON = 3
 
 
 def matching_ranges(trace: Trace, regex: re.Pattern[str]) -> Ranges:
-    """Ranges whose text matches, by start, the longer first; `end` is -1 where a range was never closed.
+    """Ranges whose text matches, without it, by start, the longer first; `end` is -1 where one was never closed.
 
     The text is the interned one, the inline one where there is none. SQLite is asked for the matching rows alone, so
     memory is that of what matches. Raises SchemaError for a damaged table.
@@ -32,8 +33,6 @@ def matching_ranges(trace: Trace, regex: re.Pattern[str]) -> Ranges:
     if not trace.schema.has(sch.NVTX, "start", "end"):
         return Ranges(empty, empty, empty, empty, ())
     values = array("q")
-    texts: list[str] = []
-    distinct: dict[str, str] = {}  # one object for each text, however many ranges have it
     try:
         with trace.connect() as connection:
             readable = connection.text_factory
@@ -42,21 +41,21 @@ def matching_ranges(trace: Trace, regex: re.Pattern[str]) -> Ranges:
             )
             thread = "IFNULL(n.globalTid, -1)" if trace.schema.has(sch.NVTX, "globalTid") else "-1"
             rows = connection.execute(
-                f'SELECT n.start, IFNULL(n."end", -1), {thread}, {_text(trace)} FROM {sch.NVTX} n '
+                f'SELECT n.start, IFNULL(n."end", -1), {thread} FROM {sch.NVTX} n '
                 f"WHERE {_is_range(trace)} AND {_condition(trace, connection, regex)}"
             )
-            for start, end, tid, text in rows:
-                values.extend((start, end, tid))
-                texts.append(distinct.setdefault(text, text))
+            values.extend(chain.from_iterable(rows))
     except TypeError as error:
         raise SchemaError(f"{trace.path}: table {sch.NVTX} holds text where nsys writes an integer") from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise SchemaError(f"{trace.path}: table {sch.NVTX} is damaged ({error}); copy or export it again") from error
     table: NDArray[np.int64] = np.frombuffer(values, np.int64).reshape(-1, 3)
-    order = np.lexsort((-table[:, 1], table[:, 0]))
-    start, end, tid = (np.ascontiguousarray(table[order, column]) for column in range(3))
-    process = np.where(tid < 0, tid, tid & THREAD_MASK)
-    return Ranges(start, end, process, tid, tuple(texts[i] for i in order.tolist()))
+    before, after = table[:-1], table[1:]
+    tied = after[:, 0] == before[:, 0]
+    if not bool(((after[:, 0] > before[:, 0]) | (tied & (after[:, 1] <= before[:, 1]))).all()):
+        table = table[np.lexsort((-table[:, 1], table[:, 0]))]
+    start, end, tid = (np.ascontiguousarray(table[:, column]) for column in range(3))
+    return Ranges(start, end, np.where(tid < 0, tid, tid & THREAD_MASK), tid, ())
 
 
 def common_texts(trace: Trace) -> str:
