@@ -6,6 +6,7 @@ Every function takes an open trace (or a path) and the same keyword arguments; r
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,13 @@ def open(path: str | Path, reader: str = "auto") -> Trace:
     return open_trace(inside if inside.is_file() else path, reader)
 
 
-def attribution(trace: TraceLike, reader: str = "auto", **options: Any) -> Attribution:
+def attribution(
+    trace: TraceLike, reader: str = "auto", progress: Callable[[float], None] | None = None, **options: Any
+) -> Attribution:
     """Steps, ledger and bytes of a trace; keyword arguments are the fields of `attrib.attribution.Options`.
 
-    A run directory stands for its trace, with its manifest unless other bytes are given.
+    A run directory stands for its trace, with its manifest unless other bytes are given. `progress` is told the part
+    of a trace given by its path, up to 1, that has been read.
     """
     if isinstance(trace, Trace):
         return attribute(trace, Options(**options))
@@ -51,7 +55,9 @@ def attribution(trace: TraceLike, reader: str = "auto", **options: Any) -> Attri
     manifest = path / RUN_MANIFEST
     if manifest.is_file() and not any(options.get(key) for key in ("model", "table", "manifest")):
         options = {**options, "manifest": manifest}
-    return attribute(open(path, reader), Options(**options))
+    opened = open(path, reader)
+    opened.progress = progress
+    return attribute(opened, Options(**options))
 
 
 def census(trace: TraceLike | Attribution, rate_class: str | None = None, by: str = "site", **options: Any) -> Census:

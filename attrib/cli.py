@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +26,8 @@ from attrib.cli_options import (
 from attrib.files import require_distinct
 
 if TYPE_CHECKING:
+    from rich.progress import TaskID
+
     from attrib.attribution import Attribution
 
 app = typer.Typer(
@@ -208,14 +209,22 @@ def _attributions(
     """Read every trace, with a progress bar on a terminal."""
     from attrib import api
 
-    shown: Iterable[Path] = traces
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import track
-
-        shown = track(traces, description="reading", console=Console(stderr=True), transient=True)
     options = vars(analysis_options(source, selection))
-    return [(path, api.attribution(path, reader, **options)) for path in shown]
+    if not sys.stderr.isatty():
+        return [(path, api.attribution(path, reader, **options)) for path in traces]
+    from rich.console import Console
+    from rich.progress import Progress
+
+    found = []
+    with Progress(console=Console(stderr=True), transient=True) as shown:
+        for path in traces:
+            task = shown.add_task(f"reading {path.name}", total=1.0)
+
+            def update(part: float, task: TaskID = task) -> None:
+                shown.update(task, completed=part)
+
+            found.append((path, api.attribution(path, reader, update, **options)))
+    return found
 
 
 def _outputs(results: list[tuple[Path, Any]], csv: Path | None, plot: Path | None) -> None:

@@ -5,10 +5,10 @@ same arrays: `columns_pages` decodes the pages of the file with numpy, and `colu
 which reads whatever the first does not take.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ KINDS: dict[str, Any] = {
     "variant": np.int32,
 }
 BLOCK_ROWS = 1 << 16
+Chunk = TypeVar("Chunk")
+Progress = Callable[[float], None]
 SLACK = 1.05  # rows a later part of the table may have beyond the share of an earlier one
 
 
@@ -78,13 +80,15 @@ class KernelColumns:
     variants: Variants
 
 
-def read_kernels(path: Path, present: frozenset[str], reader: str = "auto") -> KernelColumns:
+def read_kernels(
+    path: Path, present: frozenset[str], reader: str = "auto", progress: Progress | None = None
+) -> KernelColumns:
     """Read the kernel table of the export at `path`.
 
     `present` names the columns the table has; a column the export lacks reads as -1. `reader` is "auto" (pages where
-    it can), "pages" or "sqlite"; the arrays are the same whichever reads. Raises SchemaError for a missing column
-    without which nothing can be attributed and for a value that is no integer, naming table, column and row,
-    and RefusedError when "pages" is asked for a table that only SQLite can read.
+    it can), "pages" or "sqlite"; the arrays are the same whichever reads. `progress` is told the part read so far.
+    Raises SchemaError for a missing column without which nothing can be attributed and for a value that is no
+    integer, naming table, column and row, and RefusedError when "pages" is asked for a table that only SQLite can read.
     """
     if reader not in READERS:
         raise RefusedError(f"there is no reader {reader!r}; choose one of {', '.join(READERS)}.")
@@ -96,20 +100,28 @@ def read_kernels(path: Path, present: frozenset[str], reader: str = "auto") -> K
         table = _Table(path)
         wanted = columns_pages.Wanted(names, REQUIRED, VARIANT, table.variant, table.narrow)
         try:
-            return table.assembled(columns_pages.read_chunks(path, wanted))
+            return table.assembled(told(columns_pages.read_chunks(path, wanted), progress))
         except columns_pages.UnsupportedLayoutError as reason:
             if reader == "pages":
                 raise RefusedError(f"{path}: the pages reader met {reason}; use the sqlite reader.") from reason
     table = _Table(path)
-    chunks = columns_sqlite.read_chunks(path, names, REQUIRED)
+    chunks = told(columns_sqlite.read_chunks(path, names, REQUIRED), progress)
     return table.assembled((part, table.narrow(chunk, table.variant(chunk))) for part, chunk in chunks)
+
+
+def told(chunks: Iterable[tuple[float, Chunk]], progress: Progress | None) -> Iterator[tuple[float, Chunk]]:
+    """The chunks as they come, each told to `progress` once it has been used."""
+    for part, chunk in chunks:
+        yield part, chunk
+        if progress is not None:
+            progress(part)
 
 
 class KernelStream:
     """The kernel table in rowid order, a chunk at a time, for those who need not have all of it at once."""
 
-    def __init__(self, path: Path, present: frozenset[str]) -> None:
-        self._path, self._table = path, _Table(path)
+    def __init__(self, path: Path, present: frozenset[str], progress: Progress | None = None) -> None:
+        self._path, self._table, self._progress = path, _Table(path), progress
         self._names = tuple(name for name in COLUMNS if name in present)
 
     def chunks(self) -> Iterator[tuple[float, dict[str, NDArray[Any]]]]:
@@ -118,7 +130,7 @@ class KernelStream:
         Raises columns_pages.UnsupportedLayoutError for a table that only SQLite can read.
         """
         wanted = columns_pages.Wanted(self._names, REQUIRED, VARIANT, self._table.variant, self._table.narrow)
-        return columns_pages.read_chunks(self._path, wanted)
+        return told(columns_pages.read_chunks(self._path, wanted), self._progress)
 
     def ranked_variants(self) -> tuple[NDArray[np.int32], Variants]:
         """Once all has been read: (codes,) index of each code's variant, and the variants."""

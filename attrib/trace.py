@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib import schema as sch
-from attrib.columns import REQUIRED, KernelColumns, KernelStream, Variants, read_kernels
+from attrib.columns import REQUIRED, KernelColumns, KernelStream, Progress, Variants, read_kernels
 from attrib.columns_open import readonly_uri
 from attrib.errors import AttribError, SchemaError
 from attrib.inputs import database_of
@@ -89,6 +89,8 @@ class Trace:
         self.path = path
         self.notes: tuple[str, ...] = ()
         """what was left out of it on request"""
+        self.progress: Progress | None = None
+        """told the part of the kernel table that has been read"""
         self._database = database
         self._reader = reader
         self._whole: Trace | None = None
@@ -121,7 +123,7 @@ class Trace:
         """Every kernel row in start order; raises when the export holds none, saying how to capture them."""
         present = self.schema.tables.get(sch.KERNEL, frozenset())
         try:
-            columns = read_kernels(self._database, present, self._reader) if present else None
+            columns = read_kernels(self._database, present, self._reader, self.progress) if present else None
         except AttribError as error:  # a report or a packed export is read from elsewhere
             raise type(error)(str(error).replace(str(self._database), str(self.path))) from error
         if columns is None or not len(columns.start):
@@ -135,7 +137,7 @@ class Trace:
         if not needed or self._reader == "sqlite" or "kernels" in self.__dict__:
             return None
         large = self._database.stat().st_size >= STREAMED_BYTES
-        return KernelStream(self._database, present) if large else None
+        return KernelStream(self._database, present, self.progress) if large else None
 
     def know_variants(self, variants: Variants) -> None:
         """Keep what a stream of all kernel rows has found, so that names need no second reading."""

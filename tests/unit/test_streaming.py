@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import fields
@@ -187,3 +189,31 @@ def test_what_is_left_out_is_counted_alike(streamed: Any, tmp_path: Path, statem
 
 def test_small_traces_are_read_whole() -> None:
     assert api.attribution(data.trace(STREAMED[0])).ledger.offset is None
+
+
+@pytest.mark.parametrize("reader", ["auto", "pages", "sqlite"])
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_part_read_is_told(monkeypatch: pytest.MonkeyPatch, reader: str, whole: bool) -> None:
+    monkeypatch.setattr(traces, "STREAMED_BYTES", 1 << 40 if whole else 0)
+    told: list[float] = []
+    api.attribution(data.trace(STREAMED[0]), reader, told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1
+
+
+def test_ctrl_c_while_reading_leaves_nothing(tmp_path: Path) -> None:
+    """The signal comes when a part of the table has been read, for which a terminal is not needed."""
+    code = (
+        "import os, signal, sys\nfrom attrib import api, cli, trace\ntrace.STREAMED_BYTES = 0\nread = api.attribution\n"
+        "def interrupted(path, reader='auto', progress=None, **options):\n"
+        "    return read(path, reader, lambda part: os.kill(os.getpid(), signal.SIGINT), **options)\n"
+        "api.attribution = interrupted\ncli.main()"
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    arguments = ["census", str(data.trace(STREAMED[0])), "--csv", str(out / "c.csv"), "--plot", str(out / "c.png")]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stdout == ""
+    assert list(out.iterdir()) == []
