@@ -100,8 +100,13 @@ def _client(scheduler: str | None, workers: int) -> Iterator[Any]:
         with client:
             yield client
         return
-    quiet = {"distributed.admin.tick.limit": "1h", "distributed.comm.timeouts.connect": "60s"}
-    with dask.config.set(quiet):
+    settings = {
+        "distributed.admin.tick.limit": "1h",
+        "distributed.comm.timeouts.connect": "60s",
+        "distributed.worker.profile.enabled": False,  # interrupts a worker a hundred times a second
+        "distributed.worker.preload": [measure.__module__],  # imported while the cluster starts
+    }
+    with dask.config.set(settings):
         with _uninterrupted():
             cluster = LocalCluster(
                 n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0",
