@@ -19,12 +19,16 @@
 #define HALVES (HEAD_DIM / 64)
 #define SLOTS ((WARPS + 1) / 2)  // accumulators in shared memory, each for two warps
 
+#define MOST_SPLITS 72
+#define QUERY_ROW (HEAD_DIM + 8)  // f16, so that rows do not share banks
+
 struct AttentionMemory {
-    float query[GROUP][HEAD_DIM];  // f32, in base-2 units
-    u16 key[HEAD_DIM], value[HEAD_DIM];  // of this token: the cache's may not be there yet
+    __align__(16) u16 query[8][QUERY_ROW];  // in base-2 units; rows from GROUP on are zero
+    __align__(16) u16 key[HEAD_DIM], value[HEAD_DIM];  // of this token: the cache's may not be there yet
     float top[WARPS][8], sum[WARPS][8];
-    int last;
     __align__(16) float slots[SLOTS][GROUP][HEAD_DIM];
+    float part_top[GROUP][MOST_SPLITS], part_sum[GROUP][MOST_SPLITS];
+    int last;
 };
 
 // A block's piece: the query heads from head0 on, and 16-position tiles begin .. end - 1 of split `split` of `live`.
@@ -32,7 +36,7 @@ struct Piece {
     int head0, kv_head, split, live, begin, end;
 };
 
-DEVICE int most_splits(int groups, int blocks) { return blocks > groups ? blocks / groups : 1; }
+DEVICE int most_splits(int groups, int blocks) { return blocks > groups ? min(blocks / groups, MOST_SPLITS) : 1; }
 
 DEVICE Piece piece_of(int item, int groups, int blocks, int kv_len, int ratio) {
     const int wanted = (kv_len + SPLIT - 1) / SPLIT, tiles = (kv_len + POSITIONS - 1) / POSITIONS;
@@ -77,8 +81,7 @@ struct Softmax {
     struct Loaded {
         uint4 keys[CHUNKS][2], values[2][4];
     };
-    // Half of V travels with K, the other half while K is used: all of it at once does not fit the registers.
-    DEVICE static void load(Loaded& loaded, const u16* k, const u16* v, int tile, int kv_len) {
+    DEVICE static void load_keys(Loaded& loaded, const u16* k, int tile, int kv_len) {
         const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -86,35 +89,33 @@ struct Softmax {
 #pragma unroll
             for (int c = 0; c < CHUNKS; ++c) loaded.keys[c][r] = load_fresh16(row + 32 * c);
         }
-        load_values(loaded.values[0], v, first, kv_len, 0);
     }
-    // v: the cache of one KV head; query: fragments of all chunks; positions 16 tile .. below kv_len.
-    DEVICE void take(Loaded& loaded, const u16* v, const AttentionMemory& memory, const u32 (*query)[4], int tile,
-                     int kv_len) {
+    // k, v: the cache of one KV head; positions 16 tile .. below kv_len; `loaded` has the tile's keys and the first half
+    // of its values, and then those of tile `next`, if it is below `end`.
+    DEVICE void take(Loaded& loaded, const u16* k, const u16* v, const AttentionMemory& memory, int tile, int next,
+                     int end, int kv_len) {
         const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
-        uint4 (&keys)[CHUNKS][2] = loaded.keys;
-        uint4 (&values)[2][4] = loaded.values;
         const bool newest = first + POSITIONS >= kv_len;
         if (newest) {
 #pragma unroll
             for (int r = 0; r < 2; ++r)
                 if (first + g + 8 * r == kv_len - 1)
 #pragma unroll
-                    for (int c = 0; c < CHUNKS; ++c) keys[c][r] = *(const uint4*)(memory.key + 32 * c + 8 * t);
-            put_value(values[0], memory.value, first, kv_len, 0);
+                    for (int c = 0; c < CHUNKS; ++c) loaded.keys[c][r] = *(const uint4*)(memory.key + 32 * c + 8 * t);
+            put_value(loaded.values[0], memory.value, first, kv_len, 0);
         }
+        if (HALVES == 2) load_values(loaded.values[1], v, first, kv_len, 1);
         float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
-            const u32 even[4] = {keys[c][0].x, keys[c][1].x, keys[c][0].y, keys[c][1].y};
-            const u32 odd[4] = {keys[c][0].z, keys[c][1].z, keys[c][0].w, keys[c][1].w};
-            mma_16x8x16(s, even, query[c]);
-            mma_16x8x16(s, odd, query[c] + 2);
+            const uint4 q = *(const uint4*)&memory.query[g][32 * c + 8 * t];
+            const uint4 low = loaded.keys[c][0], high = loaded.keys[c][1];
+            const u32 even[4] = {low.x, high.x, low.y, high.y}, odd[4] = {low.z, high.z, low.w, high.w};
+            const u32 first_pair[2] = {q.x, q.y}, second_pair[2] = {q.z, q.w};
+            mma_16x8x16(s, even, first_pair);
+            mma_16x8x16(s, odd, second_pair);
         }
-        if (HALVES == 2) {
-            load_values(values[1], v, first, kv_len, 1);
-            if (newest) put_value(values[1], memory.value, first, kv_len, 1);
-        }
+        if (next < end) load_keys(loaded, k, next, kv_len);
         const bool live[2] = {first + g < kv_len, first + g + 8 < kv_len};
         float by[2];
 #pragma unroll
@@ -132,16 +133,21 @@ struct Softmax {
         }
         shrink(by);
         const u32 weights[2] = {transpose_8x8(pack2(s[0], s[1])), transpose_8x8(pack2(s[2], s[3]))};
+        add_half(loaded.values[0], weights, 0);
+        if (next < end) load_values(loaded.values[0], v, next * POSITIONS, kv_len, 0);
+        if (HALVES == 2) {
+            if (newest) put_value(loaded.values[1], memory.value, first, kv_len, 1);
+            add_half(loaded.values[1], weights, 1);
+        }
+    }
+    DEVICE void add_half(const uint4* values, const u32* weights, int half) {
+        const u32* rows[4] = {(const u32*)&values[0], (const u32*)&values[1], (const u32*)&values[2],
+                              (const u32*)&values[3]};
 #pragma unroll
-        for (int h = 0; h < HALVES; ++h) {
-            const u32* rows[4] = {(const u32*)&values[h][0], (const u32*)&values[h][1], (const u32*)&values[h][2],
-                                  (const u32*)&values[h][3]};
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const u32 a[4] = {low_halves(rows[0][i], rows[1][i]), high_halves(rows[0][i], rows[1][i]),
-                                  low_halves(rows[2][i], rows[3][i]), high_halves(rows[2][i], rows[3][i])};
-                mma_16x8x16(acc[4 * h + i], a, weights);
-            }
+        for (int i = 0; i < 4; ++i) {
+            const u32 a[4] = {low_halves(rows[0][i], rows[1][i]), high_halves(rows[0][i], rows[1][i]),
+                              low_halves(rows[2][i], rows[3][i]), high_halves(rows[2][i], rows[3][i])};
+            mma_16x8x16(acc[4 * half + i], a, weights);
         }
     }
     // First of two warps that share a slot: what it holds; second: what it adds.
@@ -166,54 +172,45 @@ struct Softmax {
 
 // q of the group and k and v of its KV head for this token, from the phase before; `wait`: until all are of this turn.
 DEVICE void load_token(AttentionMemory& memory, const float* x, const Step& s, const Piece& piece, bool wait, u32 turn) {
-    const int eighths = HEAD_DIM / 4;
-    for (int i = threadIdx.x; i < (GROUP + 2) * eighths; i += THREADS) {
-        const int head = i / eighths, e = i % eighths * 4;
-        const int row = head < GROUP ? piece.head0 + head : s.heads + (head - GROUP) * s.kv_heads + piece.kv_head;
-        const float* from = x + row * HEAD_DIM + e;
-        const float4 v = wait ? load_shared4(from, turn) : load_fresh4(from);
-        if (head < GROUP) {
-            const float unit = s.scale * LOG2_E;
-            *(float4*)&memory.query[head][e] = float4{v.x * unit, v.y * unit, v.z * unit, v.w * unit};
-        } else {
-            *(uint2*)((head == GROUP ? memory.key : memory.value) + e) = uint2{pack2(v.x, v.y), pack2(v.z, v.w)};
+    const int quarters = HEAD_DIM / 4;
+    for (int i = threadIdx.x; i < 10 * quarters; i += THREADS) {
+        const int head = i / quarters, e = i % quarters * 4;
+        float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+        if (head < GROUP || head >= 8) {
+            const int row = head < GROUP ? piece.head0 + head : s.heads + (head - 8) * s.kv_heads + piece.kv_head;
+            const float* from = x + row * HEAD_DIM + e;
+            v = wait ? load_shared4(from, turn) : load_fresh4(from);
         }
-    }
-}
-
-// One lane's part of Qᵀ: head lane / 4, elements 32c + 8 (lane % 4) .. + 7, in pairs.
-DEVICE void load_query(u32 (*query)[4], const AttentionMemory& memory) {
-    const int g = lane_id() / 4, t = lane_id() % 4;
-#pragma unroll
-    for (int c = 0; c < CHUNKS; ++c) {
-        float4 a = {0.0f, 0.0f, 0.0f, 0.0f}, b = a;
-        if (g < GROUP) {
-            a = *(const float4*)&memory.query[g][32 * c + 8 * t];
-            b = *(const float4*)&memory.query[g][32 * c + 8 * t + 4];
-        }
-        query[c][0] = pack2(a.x, a.y);
-        query[c][1] = pack2(a.z, a.w);
-        query[c][2] = pack2(b.x, b.y);
-        query[c][3] = pack2(b.z, b.w);
+        const float unit = head < GROUP ? s.scale * LOG2_E : 1.0f;
+        u16* to = head < 8 ? memory.query[head] : head == 8 ? memory.key : memory.value;
+        *(uint2*)(to + e) = uint2{pack2(v.x * unit, v.y * unit), pack2(v.z * unit, v.w * unit)};
     }
 }
 
 // The last block of a group to finish joins all its pieces, in the order of the splits.
-DEVICE void join_pieces(const Phase& p, const Piece& piece, int most, const float* part_acc, const float* part_ml,
-                        u32 turn) {
+DEVICE void join_pieces(const Phase& p, const Piece& piece, AttentionMemory& memory, int most, const float* part_acc,
+                        const float* part_ml, u32 turn) {
+    for (int i = threadIdx.x; i < GROUP * piece.live; i += THREADS) {
+        const int h = i / piece.live, split = i % piece.live;
+        const float* ml = part_ml + 2 * ((u64)(piece.head0 + h) * most + split);
+        memory.part_top[h][split] = load_fresh(ml);
+        memory.part_sum[h][split] = load_fresh(ml + 1);
+    }
+    sync_first<THREADS>();
     for (int e = threadIdx.x; e < GROUP * HEAD_DIM; e += THREADS) {
-        const int head = piece.head0 + e / HEAD_DIM, d = e % HEAD_DIM;
-        const float* ml = part_ml + 2 * (u64)head * most;
-        const float* from = part_acc + (u64)head * most * HEAD_DIM + d;
+        const int h = e / HEAD_DIM, d = e % HEAD_DIM;
+        const float* from = part_acc + (u64)(piece.head0 + h) * most * HEAD_DIM + d;
         float top = NO_SCORE, total = 0.0f, acc = 0.0f;
-        for (int i = 0; i < piece.live; ++i) top = max_nan(top, load_fresh(ml + 2 * i));
 #pragma unroll 4
+        for (int i = 0; i < piece.live; ++i) top = max_nan(top, memory.part_top[h][i]);
+#pragma unroll 8
         for (int i = 0; i < piece.live; ++i) {
-            const float weight = exp2_fast(load_fresh(ml + 2 * i) - top);
-            total = fma_rn(weight, load_fresh(ml + 2 * i + 1), total);
-            acc = fma_rn(weight, load_fresh(from + (u64)i * HEAD_DIM), acc);
+            const float part = load_fresh(from + (u64)i * HEAD_DIM);
+            const float weight = exp2_fast(memory.part_top[h][i] - top);
+            total = fma_rn(weight, memory.part_sum[h][i], total);
+            acc = fma_rn(weight, part, acc);
         }
-        share(p.shared + head * HEAD_DIM + d, mul_rn(acc, reciprocal(total)), turn);
+        share(p.shared + (piece.head0 + h) * HEAD_DIM + d, mul_rn(acc, reciprocal(total)), turn);
     }
 }
 
@@ -226,19 +223,14 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
     mine.open();
     Softmax::Loaded loaded;
     int tile = piece.begin + warp;
-    if (warp < tiles) Softmax::load(loaded, k, v, tile, kv_len);  // earlier tokens' do not depend on this step
+    if (warp < tiles) {  // earlier tokens' do not depend on this step
+        Softmax::load_keys(loaded, k, tile, kv_len);
+        Softmax::load_values(loaded.values[0], v, tile * POSITIONS, kv_len, 0);
+    }
     load_token(memory, p.x, s, piece, wait, turn.in);
     sync_first<THREADS>();
-    if (warp < tiles) {
-        u32 query[CHUNKS][4];
-        load_query(query, memory);
-        for (;;) {
-            mine.take(loaded, v, memory, query, tile, kv_len);
-            tile += WARPS;
-            if (tile >= piece.end) break;
-            Softmax::load(loaded, k, v, tile, kv_len);
-        }
-    }
+    for (; tile < piece.end; tile += WARPS)
+        mine.take(loaded, k, v, memory, tile, tile + WARPS, piece.end, kv_len);
     const int busy = min(tiles, WARPS), slots = min(busy, SLOTS);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -291,7 +283,7 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
         if (memory.last) *finished = 0;  // for the next layer
     }
     sync_first<THREADS>();
-    if (memory.last) join_pieces(p, piece, most, part_acc, part_ml, turn.out);
+    if (memory.last) join_pieces(p, piece, memory, most, part_acc, part_ml, turn.out);
 }
 
 // p.x f32 [heads + 2 kv_heads][HEAD_DIM], p.shared f32 [heads][HEAD_DIM]; part_acc f32 [heads][most_splits][HEAD_DIM],

@@ -250,7 +250,6 @@ def step_spec(
         defines=defines,
         coverage=coverage,
         traffic=traffic,
-        together=sum(bool(p.flags & AFTER_ALL) for p in some) > 1,
     )
 
 

@@ -33,6 +33,7 @@ _IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS = 640, 12, 8, 8
 _RESERVED = 3072
 # partial sums of the output matrix are taken in pieces of at most this many records a block
 _HEAD_RECORDS = 320
+MOST_SPLITS = 72
 Address = tuple[str, int]  # a name and an offset in bytes
 
 
@@ -150,7 +151,7 @@ def shared_layout(tables: Tables, count: int, *, blocks: int, group: int, head_d
     segments = [segment for phase in tables.phases for segment in phase.segments]
     image_steps = max(segment.steps for segment in segments)
     partials = max(records_a_block(phase, blocks) for phase in tables.phases) * ROWS * 4
-    attention = 4 * (2 * WARPS * 8 + (ceil_div(WARPS, 2) + 1) * group * head_dim) + 4 * head_dim + 64
+    attention = attention_bytes(group, head_dim)
     scratch = _rounded(max(image_steps * _IMAGE_BYTES + partials, attention), 128)
     pairs = tiles_a_block(tables.kinds[tables.qk_segment][0], blocks) * ROWS // 2
     kinds = len(tables.kinds) * (SEGMENT.itemsize + _SHARE_BYTES)
@@ -163,6 +164,13 @@ def shared_layout(tables: Tables, count: int, *, blocks: int, group: int, head_d
             f"{2 * max(rounds)} bytes does not fit; use the reference build"
         )
     return SharedLayout(ring, scratch, image_steps, pairs, ring + _rounded(rest, 16))
+
+
+def attention_bytes(group: int, head_dim: int) -> int:
+    """Shared memory of the attention phase, at most: AttentionMemory of fast_attention.cuh with its padding."""
+    token = 2 * 8 * (head_dim + 8) + 4 * head_dim
+    merged = 4 * (2 * WARPS * 8 + ceil_div(WARPS, 2) * group * head_dim + 2 * group * MOST_SPLITS)
+    return token + merged + 64
 
 
 def _rounded(nbytes: int, to: int) -> int:

@@ -37,7 +37,7 @@ def buffer_sizes(config: ModelConfig, build: Build, geo: Geometry, batch: int) -
         return found
     blocks, s = fast_model.blocks_of(config, geo.sms), config.model.shape
     every, groups = fast_plan.step_tables(config, blocks), fast_plan.groups(config)
-    parts = s.heads * max(1, blocks // groups)
+    parts = s.heads * max(1, min(blocks // groups, fast_tables.MOST_SPLITS))
     count = len(every.phases)
     return found | {
         "phases": count * fast_tables.PHASE.itemsize,
