@@ -133,10 +133,13 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
     if book is not None and not book.kernels and options.model is None:
         raise RefusedError("--rules says how launches map to a model's matrices; give --model too")
     whole, trace = trace, select(trace, options.range, options.range_nvtx)
-    steps, closed = _cut(trace, whole, options)
+    manifest = options.manifest
+    if manifest is not None and not isinstance(manifest, Manifest):
+        manifest = load_manifest(manifest)
+    divided = manifest is not None and any(node.stages for node in manifest.graph().nodes)
+    steps, closed = _cut(trace, options, batches=trace is whole and not divided)
     model, build, anchor = "", options.build, options.anchor
-    if options.manifest is not None:
-        manifest = options.manifest if isinstance(options.manifest, Manifest) else load_manifest(options.manifest)
+    if manifest is not None:
         found = traffic.from_manifest(trace, steps, manifest)
         model = manifest.model.name
         build = build or f"{manifest.build.name} {manifest.build.hash[:8]}"
@@ -151,16 +154,16 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
         found = traffic.from_names(trace, steps, book)
     gpu = trace.gpu(steps.device, steps.process)
     attribution = Attribution(trace, steps, closed, found, gpu, lookup(gpu.name), model, build, anchor)
-    if options.manifest is None:
+    if manifest is None:
         return attribution
     beside = options.manifest.parent / stages.FILE if isinstance(options.manifest, Path) else None
     return _with_stages(attribution, whole, options, manifest, options.stages or beside)
 
 
-def _cut(trace: Trace, whole: Trace, options: Options) -> tuple[Steps, Ledger]:
-    """The steps with their ledger: from a large trace's kernel table as it is read where they are graph replays."""
-    plain = options.nvtx is None and options.device is None and options.process is None and options.manifest is None
-    if trace is whole and plain and options.steps in ("auto", "graph"):
+def _cut(trace: Trace, options: Options, batches: bool) -> tuple[Steps, Ledger]:
+    """The steps with their ledger; with `batches`, as a large kernel table is read where they are graph replays."""
+    plain = options.nvtx is None and options.device is None and options.process is None
+    if batches and plain and options.steps in ("auto", "graph"):
         streamed = streaming.read(trace, options.graph)
         if streamed is not None:
             return streamed

@@ -330,8 +330,12 @@ def open_trace(path: str | Path, reader: str = "auto") -> Trace:
     database, cleanup = database_of(path)
     try:
         trace = Trace(path, database, reader)
-    except (sqlite3.Error, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from error
+    except BaseException as error:
+        if cleanup is not None:
+            cleanup()
+        if isinstance(error, (sqlite3.Error, UnicodeDecodeError)):
+            raise _unreadable(path, error) from error
+        raise
     if cleanup is not None:
         weakref.finalize(trace, cleanup)
     return trace

@@ -68,6 +68,14 @@ def test_recorded_traces_are_the_same_either_way(streamed: Any, name: str, batch
     assert "kernels" not in vars(found.trace), "census and anatomy needed the whole table"
 
 
+def test_a_recording_with_its_manifest(streamed: Any) -> None:
+    name = "engine-14b-d3254-h200"
+    manifest = data.DATA / f"{name}.manifest.json"
+    found = streamed(data.trace(name), manifest=manifest)
+    assert found is not None
+    assert_same(found, api.attribution(data.trace(name), manifest=manifest))
+
+
 @pytest.mark.parametrize("name", data.NAMES)
 def test_every_recorded_trace_gives_the_same_numbers(streamed: Any, name: str) -> None:
     refused = ""
