@@ -3,6 +3,7 @@
 // and both K and V enter as they lie in memory.
 #pragma once
 #include "fast_layout.cuh"
+#include "reduce.cuh"
 
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
@@ -28,7 +29,6 @@ struct AttentionMemory {
     float top[WARPS][8], sum[WARPS][8];
     __align__(16) float slots[SLOTS][GROUP][HEAD_DIM];
     float part_top[GROUP][MOST_SPLITS], part_sum[GROUP][MOST_SPLITS];
-    int last;
 };
 
 // A block's piece: the query heads from head0 on, and 16-position tiles begin .. end - 1 of split `split` of `live`.
@@ -40,7 +40,7 @@ DEVICE int most_splits(int groups, int blocks) { return blocks > groups ? min(bl
 
 DEVICE Piece piece_of(int item, int groups, int blocks, int kv_len, int ratio) {
     const int wanted = (kv_len + SPLIT - 1) / SPLIT, tiles = (kv_len + POSITIONS - 1) / POSITIONS;
-    const int splits = min(wanted, most_splits(groups, blocks)), each = (tiles + splits - 1) / splits;
+    const int splits = blocks < groups ? 1 : min(wanted, most_splits(groups, blocks)), each = (tiles + splits - 1) / splits;
     const int group = item % groups, split = item / groups;
     return {group * GROUP, group * GROUP / ratio, split, (tiles + each - 1) / each, split * each, min((split + 1) * each, tiles)};
 }
@@ -91,7 +91,7 @@ struct Softmax {
         }
     }
     // k, v: the cache of one KV head; positions 16 tile .. below kv_len; `loaded` has the tile's keys and the first half
-    // of its values, and then those of tile `next`, if it is below `end`.
+    // of its values, and then those of tile `next`, if it is below `end`. More at once does not fit the registers.
     DEVICE void take(Loaded& loaded, const u16* k, const u16* v, const AttentionMemory& memory, int tile, int next,
                      int end, int kv_len) {
         const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
@@ -187,35 +187,49 @@ DEVICE void load_token(AttentionMemory& memory, const float* x, const Step& s, c
     }
 }
 
-// The last block of a group to finish joins all its pieces, in the order of the splits.
-DEVICE void join_pieces(const Phase& p, const Piece& piece, AttentionMemory& memory, int most, const float* part_acc,
-                        const float* part_ml, u32 turn) {
-    for (int i = threadIdx.x; i < GROUP * piece.live; i += THREADS) {
-        const int h = i / piece.live, split = i % piece.live;
-        const float* ml = part_ml + 2 * ((u64)(piece.head0 + h) * most + split);
-        memory.part_top[h][split] = load_fresh(ml);
-        memory.part_sum[h][split] = load_fresh(ml + 1);
+// Each block of a group joins its slice of the elements over all pieces, in the order of the splits. What it reads are
+// shared words as well, so it waits for them alone. `wait` is false where all pieces ran in earlier launches or turns.
+DEVICE float load_part(const float* from, u32 turn) {
+    u32 word;
+    do word = load_relaxed(from);
+    while ((word & 1) != turn);
+    return int_as_float(word);
+}
+DEVICE void join_slice(const Phase& p, const Piece& piece, AttentionMemory& memory, int most, const float* part_acc,
+                       const float* part_ml, u32 turn) {
+    const int elements = GROUP * HEAD_DIM;
+    const int first = elements * piece.split / piece.live, end = elements * (piece.split + 1) / piece.live;
+    const int h0 = first / HEAD_DIM, heads = (end - 1) / HEAD_DIM - h0 + 1;
+    for (int i = threadIdx.x; i < 2 * heads * piece.live; i += THREADS) {
+        const int h = h0 + (i >> 1) / piece.live, split = (i >> 1) % piece.live;
+        const float v = load_part(part_ml + 2 * ((u64)(piece.head0 + h) * most + split) + (i & 1), turn);
+        (i & 1 ? memory.part_sum : memory.part_top)[h][split] = v;
     }
+    // eight lanes an element, each a part of the splits
+    const int lanes = 8, lane = threadIdx.x % lanes;
     sync_first<THREADS>();
-    for (int e = threadIdx.x; e < GROUP * HEAD_DIM; e += THREADS) {
-        const int h = e / HEAD_DIM, d = e % HEAD_DIM;
+    for (int base = first; base < end; base += THREADS / lanes) {  // whole warps shuffle
+        const int e = min(base + (int)threadIdx.x / lanes, end - 1), h = e / HEAD_DIM, d = e % HEAD_DIM;
         const float* from = part_acc + (u64)(piece.head0 + h) * most * HEAD_DIM + d;
         float top = NO_SCORE, total = 0.0f, acc = 0.0f;
-#pragma unroll 4
-        for (int i = 0; i < piece.live; ++i) top = max_nan(top, memory.part_top[h][i]);
-#pragma unroll 8
-        for (int i = 0; i < piece.live; ++i) {
-            const float part = load_fresh(from + (u64)i * HEAD_DIM);
+        for (int i = lane; i < piece.live; i += lanes) top = max_nan(top, memory.part_top[h][i]);
+        top = max_nan(top, shuffle_xor(top, 4));
+        top = max_nan(top, shuffle_xor(top, 2));
+        top = max_nan(top, shuffle_xor(top, 1));
+        for (int i = lane; i < piece.live; i += lanes) {
             const float weight = exp2_fast(memory.part_top[h][i] - top);
             total = fma_rn(weight, memory.part_sum[h][i], total);
-            acc = fma_rn(weight, part, acc);
+            acc = fma_rn(weight, load_part(from + (u64)i * HEAD_DIM, turn), acc);
         }
-        share(p.shared + (piece.head0 + h) * HEAD_DIM + d, mul_rn(acc, reciprocal(total)), turn);
+        acc = warp_sum<8>(acc);
+        total = warp_sum<8>(total);
+        if (lane == 0 && base + (int)threadIdx.x / lanes < end)
+            share(p.shared + (piece.head0 + h) * HEAD_DIM + d, mul_rn(acc, reciprocal(total)), turn);
     }
 }
 
 DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, AttentionMemory& memory, int most,
-                         float* part_acc, float* part_ml, u32* finished, bool wait, Turn turn) {
+                         float* part_acc, float* part_ml, bool wait, Turn turn) {
     const int warp = warp_id(), lane = lane_id(), kv_len = s.position + 1, tiles = piece.end - piece.begin;
     const u64 cache = (u64)piece.kv_head * s.capacity * HEAD_DIM;
     const u16 *k = p.k + cache, *v = p.v + cache;
@@ -269,33 +283,25 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
             continue;
         }
         const u64 part = (u64)(piece.head0 + h) * most + piece.split;
-        part_acc[part * HEAD_DIM + d] = acc;
+        share(part_acc + part * HEAD_DIM + d, acc, turn.out);
         if (d == 0) {
             for (int w = 0; w < busy; ++w) top = max_nan(top, memory.top[w][h]);
-            part_ml[2 * part] = top;
-            part_ml[2 * part + 1] = total;
+            share(part_ml + 2 * part, top, turn.out);
+            share(part_ml + 2 * part + 1, total, turn.out);
         }
     }
-    if (piece.live == 1) return;
-    sync_first<THREADS>();
-    if (threadIdx.x == 0) {
-        memory.last = fetch_add(finished, 1) == (u32)piece.live - 1;
-        if (memory.last) *finished = 0;  // for the next layer
-    }
-    sync_first<THREADS>();
-    if (memory.last) join_pieces(p, piece, memory, most, part_acc, part_ml, turn.out);
+    if (piece.live > 1) join_slice(p, piece, memory, most, part_acc, part_ml, turn.out);
 }
 
 // p.x f32 [heads + 2 kv_heads][HEAD_DIM], p.shared f32 [heads][HEAD_DIM]; part_acc f32 [heads][most_splits][HEAD_DIM],
-// part_ml f32 [heads][most_splits][2]; own: the block's first piece, the same in every layer; finished u32 [heads /
-// GROUP], 0 before and after
+// part_ml f32 [heads][most_splits][2]; own: the block's first piece, the same in every layer. A block with several pieces
+// would wait for its own: then nothing is split.
 DEVICE void attend(const Phase& p, const Step& s, const Piece& own, u8* memory, float* part_acc, float* part_ml,
-                   u32* finished, bool wait, Turn turn) {
+                   bool wait, Turn turn) {
     const int groups = s.heads / GROUP, most = most_splits(groups, gridDim.x);
     Piece piece = own;
     for (int item = blockIdx.x; piece.split < piece.live;) {
-        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, finished + piece.head0 / GROUP,
-                     wait, turn);
+        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, wait, turn);
         item += gridDim.x;
         if (item >= groups * most) return;
         sync_first<THREADS>();

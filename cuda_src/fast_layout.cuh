@@ -13,6 +13,7 @@ enum Operation { QKV, ATTEND, ADD, GATE_UP, LOGITS };
 #define LAST_LOGITS 16 // the arg max is complete after this phase
 #define IN_ODD 32      // the turn of what is read, and of what is shared: see Turn
 #define OUT_ODD 64
+#define NORMED_ROWS 128 // results are divided by the root mean square of the normed input
 
 struct Phase {
     const float* x;      // input [columns]; attention: q, then this token's k and v, f32 [all heads][HEAD_DIM]

@@ -9,21 +9,19 @@
 #endif
 #define GROUP_WARPS (WARPS / GROUPS)
 // Copies under way. While the block only multiplies, many keep the memory busy; around a dependency few, because what
-// it waits for travels the same way. A segment's first rounds are asked for before its phase begins.
+// it waits for travels the same way: a segment's first rounds are asked for before its phase begins.
 #ifndef SHALLOW
 #define SHALLOW 2
 #endif
 #ifndef DEEP
-#define DEEP 9
+#define DEEP 5
 #endif
-#ifndef EARLY_ROUNDS
-#define EARLY_ROUNDS 5
-#endif
-
 // What a phase streams: records of at most two segments.
 struct Stream {
     const u8* weights[2];
     int segment[2];  // index of a segment, or -1
+    int shallow;     // rounds of each segment that are fetched around a dependency
+    int unused;
 };
 
 // A matrix of a phase: 8-row tiles, records a tile, bytes a record, and which format.
@@ -74,21 +72,21 @@ struct Intake {
     Ring ring;
     Places places;
     u32 round;
-    int group, offset;  // of this warp, and its place among the group's warps
 
     // Where this warp's record of a round with `left` records to come goes.
     DEVICE int place(int left, int record) {
+        const int warp = warp_id();
         int mine = 0;
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) {
             const int from = places.take(in_group(left, g) * record);
-            if (g == group) mine = from;
+            if (g == warp / GROUP_WARPS) mine = from;
         }
-        return mine + offset * record;
+        return mine + warp % GROUP_WARPS * record;
     }
     DEVICE const u8* wait(int left, int record) {
         const int at = place(left, record);
-        barrier_wait(&ring.full[round % ROUNDS][group], round / ROUNDS & 1);
+        barrier_wait(&ring.full[round % ROUNDS][warp_id() / GROUP_WARPS], round / ROUNDS & 1);
         return ring.base + at;
     }
     // What `wait` gave is in registers, in every lane.
@@ -119,7 +117,7 @@ struct Fetch {
         const u32 old = copies - most, in = old / GROUPS;
         barrier_wait(&ring.full[in % ROUNDS][old % GROUPS], in / ROUNDS & 1);
     }
-    DEVICE void segment(const u8* from, int records, int record) {
+    DEVICE void segment(const u8* from, int records, int record, int shallow) {
         for (int first = 0; first < records; first += WARPS) {
 #pragma unroll 1
             for (int g = 0; g < GROUPS; ++g) {
@@ -127,7 +125,7 @@ struct Fetch {
                 wait_for_room(skip + size);
                 asked += skip + size;
                 const int at = places.take(size);
-                wait_for_landing(first < EARLY_ROUNDS * WARPS ? SHALLOW : DEEP);
+                wait_for_landing(first < shallow * WARPS ? SHALLOW : DEEP);
                 bulk_copy(ring.base + at, from, size, &ring.full[round % ROUNDS][g], STREAMING);
                 from += size;
                 ++copies;

@@ -24,7 +24,7 @@ DEVICE HeadRow head_row(int row, int interleaved) {
     return {row / HEAD_DIM, interleaved ? within : within / 2 + (within & 1) * (HEAD_DIM / 2)};
 }
 
-// The best logit so far of a thread, and of a block in its thread 0. Of equal values the lowest index wins, NaN never.
+// The best of some logits. Of equal values the lowest index wins, NaN never.
 struct Best {
     float value;
     int index;
@@ -34,15 +34,14 @@ struct Best {
             index = at;
         }
     }
-    DEVICE void over_block(float* values, int* indices) {
+    // Each warp's best so far, kept in shared memory.
+    DEVICE void keep(float* values, int* indices) {
 #pragma unroll
         for (int k = WARP / 2; k > 0; k >>= 1) take(shuffle_xor(value, k), shuffle_xor(index, k));
-        if (lane_id() == 0) {
-            values[warp_id()] = value;
-            indices[warp_id()] = index;
-        }
-        sync_first<THREADS>();
-        for (int w = 0; w < WARPS; ++w) take(values[w], indices[w]);
+        if (lane_id()) return;
+        take(values[warp_id()], indices[warp_id()]);
+        values[warp_id()] = value;
+        indices[warp_id()] = index;
     }
 };
 

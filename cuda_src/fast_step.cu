@@ -58,7 +58,7 @@ DEVICE void fetch_all(Ring ring, int ring_bytes, const Stream* streams, int phas
             if (which < 0) break;
             const Segment& segment = segments[which];
             const u64 before = (u64)shares[which].tile * segment.steps * segment.record;
-            fetch.segment(streams[i].weights[part] + before, shares[which].records, segment.record);
+            fetch.segment(streams[i].weights[part] + before, shares[which].records, segment.record, streams[i].shallow);
         }
 }
 
@@ -67,8 +67,8 @@ DEVICE void hold(Phase& to, const Phase* from) {
 }
 
 // phases, streams [last]; segments [segment_count]; state i32: position; rope f32 [capacity][HEAD_DIM/2][2];
-// part_acc, part_ml, counters[2 + group]: see `attend`; counters[0]: blocks that left, 0 before and after; counters[1]:
-// the turn of a step's first layer, which each launch changes by turns; part_value,
+// part_acc, part_ml: see `attend`; counters[0]: blocks that left, 0 before and after; counters[1]: the turn of a step's
+// first layer, which each launch with `turns` changes; part_value,
 // part_index [gridDim.x]: each block's best logit; stamps u64 [phases][gridDim.x][2] or null: when a block was let into
 // a phase and when it was done with it, in ns. Dynamic shared memory: fast_tables.py SharedLayout.
 extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
@@ -102,7 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
         if (lane == 0) fetch_all(ring, ring_bytes, my_streams, count, my_segments, shares);
         return;
     }
-    Intake intake = {ring, {ring_bytes, 0}, 0, warp / GROUP_WARPS, warp % GROUP_WARPS};
+    Intake intake = {ring, {ring_bytes, 0}, 0};
+    if (lane == 0) values[warp] = LOWEST, indices[warp] = 0;
     dependency_release();
     dependency_wait();
 
@@ -118,15 +119,13 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
     hold(held[0], phases + first);
     sync_first<THREADS>();
     const u32 base = load_relaxed(counters + 1);
-    Best best = {LOWEST, 0};
-    float inverse = 1.0f;
     for (int i = 0; i < count; ++i) {
         const Phase& p = held[i & 1];
         if (i + 1 < count) hold(held[(i + 1) & 1], phases + first + i + 1);
         const bool wait = i && (p.flags & AFTER_ALL);
         const Turn turn = {base ^ ((p.flags & IN_ODD) != 0), base ^ ((p.flags & OUT_ODD) != 0)};
         if (p.operation == ATTEND) {
-            attend(p, step, piece, scratch.image, part_acc, part_ml, counters + 2, wait, turn);
+            attend(p, step, piece, scratch.image, part_acc, part_ml, wait, turn);
         } else {
             const Stream& stream = my_streams[i];
             float aside[2];
@@ -153,8 +152,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
                 records += share.tiles * my_segments[which].steps;
             }
             sync_first<THREADS>();
-            if (p.flags & NORM_INPUT) inverse = inverse_rms(scratch, p.cols, step.eps);
-            if (p.flags & (PLAIN_INPUT | BRIEF_INPUT)) inverse = 1.0f;
+            const float inverse = p.flags & NORMED_ROWS ? inverse_rms(scratch, p.cols, step.eps) : 1.0f;
+            Best best = {LOWEST, 0};
             records = 0;
 #pragma unroll 1
             for (int part = 0; part < 2; ++part) {
@@ -165,9 +164,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
                 finish_rows(p, step, share, steps, scratch.partials + records * TILE_ROWS, part, inverse, part ? aside[1] : aside[0], best, turn.out);
                 records += share.tiles * steps;
             }
+            if (p.operation == LOGITS) best.keep(values, indices);
             if (p.flags & LAST_LOGITS) {
-                best.over_block(values, indices);
+                sync_first<THREADS>();
                 if (threadIdx.x == 0) {
+                    for (int w = 0; w < WARPS; ++w) best.take(values[w], indices[w]);
                     part_value[blockIdx.x] = best.value;
                     part_index[blockIdx.x] = best.index;
                 }

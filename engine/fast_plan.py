@@ -25,6 +25,7 @@ from engine.fast_tables import (
     LAST_LOGITS,
     LOGITS,
     NORM_INPUT,
+    NORMED_ROWS,
     OUT_ODD,
     PLAIN_INPUT,
     QKV,
@@ -38,7 +39,8 @@ from engine.plan import RING, STATE_TOKEN_OFFSET, Arg, Buf, Geometry, PlannedLau
 from engine.tiles import ROWS
 
 HEAD_OF_PREFILL = "normed"
-COUNTERS = 2  # blocks that left, and the turn of the first layer; then one a query-head group
+COUNTERS = 2  # blocks that left, and the turn of the first layer
+NEVER = 1 << 30
 
 
 def groups(config: ModelConfig) -> int:
@@ -84,7 +86,7 @@ def _layer(config: ModelConfig, found: dict[str, Matrix], layer: int) -> list[Ph
             f"attn_qkv/{quants}",
             layer,
             QKV,
-            AFTER_ALL | NORM_INPUT | from_before | turn,
+            AFTER_ALL | NORM_INPUT | NORMED_ROWS | from_before | turn,
             (_whole(qk), _whole(v)),
             x=("residual_b" if layer else "hidden", 0),
             gamma=norm("attn"),
@@ -99,7 +101,7 @@ def _layer(config: ModelConfig, found: dict[str, Matrix], layer: int) -> list[Ph
             f"ffn_gate_up/{gate_up.quant}",
             layer,
             GATE_UP,
-            within | NORM_INPUT,
+            within | NORM_INPUT | NORMED_ROWS,
             (_whole(gate_up),),
             x=("residual_a", 0),
             gamma=norm("ffn"),
@@ -129,7 +131,8 @@ def _head(config: ModelConfig, matrix: Matrix, blocks: int, source: str, how: in
     pieces = tables.segments_of(matrix, blocks)
     found = []
     for i, piece in enumerate(pieces):
-        flags = (AFTER_ALL | how if i == 0 else 0) | (LAST_LOGITS if i == len(pieces) - 1 else 0)
+        flags = (AFTER_ALL | how if i == 0 else 0) | (NORMED_ROWS if gamma else 0)
+        flags |= LAST_LOGITS if i == len(pieces) - 1 else 0
         found.append(
             Phase(
                 f"output/{matrix.quant}",
@@ -237,6 +240,8 @@ def step_spec(
         ("HEAD_DIM", s.head_dim),
         ("GROUP", ops.query_group(s.heads, s.kv_heads)),
         ("FORMATS", formats),
+        # which pieces a KV range has may change from step to step, and turns of an odd number of layers do too
+        *((("SPLIT", NEVER),) if s.layers & 1 else ()),
         *sorted((planner.build.step or {}).items()),
     )
     traffic = Traffic(

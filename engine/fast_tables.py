@@ -20,19 +20,21 @@ from engine.tiles import RECORD_BYTES, ROWS, STEP, WARPS, places, steps
 
 QKV, ATTEND, ADD, GATE_UP, LOGITS = range(5)
 AFTER_ALL, NORM_INPUT, PLAIN_INPUT, BRIEF_INPUT, LAST_LOGITS = 1, 2, 4, 8, 16
-IN_ODD, OUT_ODD = 32, 64
+IN_ODD, OUT_ODD, NORMED_ROWS = 32, 64, 128
 PHASE = np.dtype(
     [(name, "<u8") for name in ("x", "gamma", "bias", "out", "shared", "k", "v")]
     + [(name, "<i4") for name in ("operation", "flags", "cols", "row")]
     + [("unused", "<u8")]
 )
-STREAM = np.dtype([("weights", "<u8", 2), ("segment", "<i4", 2)])
+STREAM = np.dtype([("weights", "<u8", 2), ("segment", "<i4", 2), ("shallow", "<i4"), ("unused", "<i4")])
 SEGMENT = np.dtype([(name, "<i4") for name in ("tiles", "steps", "record", "format")])
 _IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS = 640, 12, 8, 8
 # static shared memory of fast_step.cu and what the driver keeps of a block's
 _RESERVED = 3072
 # partial sums of the output matrix are taken in pieces of at most this many records a block
 _HEAD_RECORDS = 320
+# what a ring holds of a phase's weights before the phase begins
+_SHALLOW_ROUNDS = 5
 MOST_SPLITS = 72
 Address = tuple[str, int]  # a name and an offset in bytes
 
@@ -116,6 +118,7 @@ class Tables:
             for name in ("operation", "flags", "cols", "row"):
                 row[name] = getattr(phase, name)
             streams[i]["segment"] = -1
+            streams[i]["shallow"] = _SHALLOW_ROUNDS if phase.flags & AFTER_ALL else 0
             for place, segment in enumerate(phase.segments):
                 streams[i]["weights"][place] = weight(segment.matrix.name) + segment.offset
                 streams[i]["segment"][place] = self.kinds.index(segment.kind)
