@@ -5,6 +5,9 @@
 The replays of the graph launched most often are one block; copies of the block follow it, later in time and with
 correlation ids of their own, together with the API, copy and fill rows of the same ids. Everything else is copied
 as it is. The same input and N give the same rows. At least N kernels are written, in whole replays.
+
+`--nvtx M` adds M ranges of one text, as an application that marks every small operation leaves them; the trace must
+have NVTX ranges already, such as those of its steps.
 """
 
 import argparse
@@ -20,7 +23,10 @@ GAP_NS = 100_000
 REPEATED = (KERNEL, *(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("RUNTIME", "MEMCPY", "MEMSET")))
 
 
-def scale(source: Path, target: Path, kernels: int) -> int:
+RANGE_TEXT, RANGE_TYPE, RANGE_NS = "operation", 59, 10
+
+
+def scale(source: Path, target: Path, kernels: int, ranges: int = 0) -> int:
     """Write the scaled export to `target`, report progress on a terminal and return its number of kernels."""
     partial = target.with_name(target.name + ".partial")
     with (
@@ -32,6 +38,8 @@ def scale(source: Path, target: Path, kernels: int) -> int:
         # The file is thrown away when this stops half-way, so neither a journal nor a sync is worth its time.
         connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; BEGIN;")
         total = _repeat(connection, kernels)
+        if ranges:
+            _add_ranges(connection, ranges)
         connection.execute("COMMIT")
     partial.replace(target)
     return total
@@ -80,6 +88,21 @@ def _repeat(connection: sqlite3.Connection, kernels: int) -> int:
     return total
 
 
+def _add_ranges(connection: sqlite3.Connection, number: int) -> None:
+    """Ranges of half RANGE_NS, one after the other from the first range on, on its thread."""
+    if not {"textId", "globalTid", "eventType"} <= set(_columns(connection, "NVTX_EVENTS")):
+        raise SystemExit("the trace has no NVTX ranges with interned texts to add to: record its steps as ranges")
+    (text,) = connection.execute("SELECT MAX(id) + 1 FROM StringIds").fetchone()
+    connection.execute("INSERT INTO StringIds (id, value) VALUES (?, ?)", (text, RANGE_TEXT))
+    start, thread = connection.execute("SELECT start, globalTid FROM NVTX_EVENTS ORDER BY start LIMIT 1").fetchone()
+    connection.execute(
+        "WITH RECURSIVE counted (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM counted WHERE i + 1 < ?) "
+        'INSERT INTO NVTX_EVENTS (start, "end", eventType, textId, globalTid) '
+        "SELECT ? + i * ?, ? + i * ? + ?, ?, ?, ? FROM counted",
+        (number, start, RANGE_NS, start, RANGE_NS, RANGE_NS // 2, RANGE_TYPE, text, thread),
+    )
+
+
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
     return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
 
@@ -94,8 +117,9 @@ def main() -> None:
     parser.add_argument("trace", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--kernels", type=int, required=True)
+    parser.add_argument("--nvtx", type=int, default=0, help="NVTX ranges to add")
     options = parser.parse_args()
-    print(f"{scale(options.trace, options.out, options.kernels):,} kernels in {options.out}")
+    print(f"{scale(options.trace, options.out, options.kernels, options.nvtx):,} kernels in {options.out}")
 
 
 if __name__ == "__main__":
