@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
+from typing import Any
 
 from attrib import api
 from attrib.anatomy import Anatomy
@@ -21,7 +22,11 @@ from attrib.stragglers import Stragglers
 ANCHOR, BUILD = "14b:tg128", "reference"
 OWN = "engine-14b-tg128-h200"
 PEER = "llama.cpp-14b-tg16-h200"
-PEER_OPTIONS = {"model": "qwen2.5-14b:q4_k_m", "anchor": "14b:tg16", "build": "llama.cpp, ggml 0.25.3"}
+PEER_OPTIONS: Mapping[str, Any] = {
+    "model": "qwen2.5-14b:q4_k_m",
+    "anchor": "14b:tg16",
+    "build": "llama.cpp, ggml 0.25.3",
+}
 
 
 @dataclass(frozen=True)
