@@ -229,7 +229,7 @@ DEVICE void join_slice(const Phase& p, const Piece& piece, AttentionMemory& memo
 }
 
 DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, AttentionMemory& memory, int most,
-                         float* part_acc, float* part_ml, bool wait, Turn turn) {
+                         float* part_acc, float* part_ml, bool wait, Turn turn, u64* stamp) {
     const int warp = warp_id(), lane = lane_id(), kv_len = s.position + 1, tiles = piece.end - piece.begin;
     const u64 cache = (u64)piece.kv_head * s.capacity * HEAD_DIM;
     const u16 *k = p.k + cache, *v = p.v + cache;
@@ -243,6 +243,7 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
     }
     load_token(memory, p.x, s, piece, wait, turn.in);
     sync_first<THREADS>();
+    if (stamp) *stamp = global_time();
     for (; tile < piece.end; tile += WARPS)
         mine.take(loaded, k, v, memory, tile, tile + WARPS, piece.end, kv_len);
     const int busy = min(tiles, WARPS), slots = min(busy, SLOTS);
@@ -297,11 +298,12 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
 // part_ml f32 [heads][most_splits][2]; own: the block's first piece, the same in every layer. A block with several pieces
 // would wait for its own: then nothing is split.
 DEVICE void attend(const Phase& p, const Step& s, const Piece& own, u8* memory, float* part_acc, float* part_ml,
-                   bool wait, Turn turn) {
+                   bool wait, Turn turn, u64* stamp) {
+    if (stamp) *stamp = global_time();
     const int groups = s.heads / GROUP, most = most_splits(groups, gridDim.x);
     Piece piece = own;
     for (int item = blockIdx.x; piece.split < piece.live;) {
-        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, wait, turn);
+        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, wait, turn, stamp);
         item += gridDim.x;
         if (item >= groups * most) return;
         sync_first<THREADS>();

@@ -69,8 +69,8 @@ DEVICE void hold(Phase& to, const Phase* from) {
 // phases, streams [last]; segments [segment_count]; state i32: position; rope f32 [capacity][HEAD_DIM/2][2];
 // part_acc, part_ml: see `attend`; counters[0]: blocks that left, 0 before and after; counters[1]: the turn of a step's
 // first layer, which each launch with `turns` changes; part_value,
-// part_index [gridDim.x]: each block's best logit; stamps u64 [phases][gridDim.x][2] or null: when a block was let into
-// a phase and when it was done with it, in ns. Dynamic shared memory: fast_tables.py SharedLayout.
+// part_index [gridDim.x]: each block's best logit; stamps u64 [phases][gridDim.x][2] or null: when a block had its
+// input of a phase and when it was done with the phase, in ns. Dynamic shared memory: fast_tables.py SharedLayout.
 extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
     fast_step(const Phase* phases, const Stream* streams, const Segment* segments, const int* state, const float* rope,
               float* part_acc, float* part_ml, u32* counters, float* part_value, int* part_index, u64* stamps, int first,
@@ -124,8 +124,9 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
         if (i + 1 < count) hold(held[(i + 1) & 1], phases + first + i + 1);
         const bool wait = i && (p.flags & AFTER_ALL);
         const Turn turn = {base ^ ((p.flags & IN_ODD) != 0), base ^ ((p.flags & OUT_ODD) != 0)};
+        u64* stamp = stamps && threadIdx.x == 0 ? stamps + ((u64)(first + i) * gridDim.x + blockIdx.x) * 2 : nullptr;
         if (p.operation == ATTEND) {
-            attend(p, step, piece, scratch.image, part_acc, part_ml, wait, turn);
+            attend(p, step, piece, scratch.image, part_acc, part_ml, wait, turn, stamp);
         } else {
             const Stream& stream = my_streams[i];
             float aside[2];
@@ -140,7 +141,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
             else if (p.flags & BRIEF_INPUT)
                 quantize_input<BRIEF>(scratch, p.x, p.gamma, p.cols, wait, turn.in);
             sync_first<THREADS>();
-            if (stamps && threadIdx.x == 0) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2] = global_time();
+            if (stamp) stamp[0] = global_time();
             int records = 0;
 #pragma unroll 1
             for (int part = 0; part < 2; ++part) {
@@ -175,7 +176,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
             }
         }
         sync_first<THREADS>();
-        if (stamps && threadIdx.x == 0) stamps[((u64)(first + i) * gridDim.x + blockIdx.x) * 2 + 1] = global_time();
+        if (stamp) stamp[1] = global_time();
     }
     if (turns && threadIdx.x == 0 && fetch_add(counters, 1) == gridDim.x - 1) {
         counters[0] = 0;

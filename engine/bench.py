@@ -1,7 +1,8 @@
 """Untraced timing of a model at an anchor, and the run a profiler records.
 
-A decode window sets the sequence back to the anchor's position and times each step on the host clock, from
-the graph launch to the token read back. Host overhead is what such a step takes beyond one of many replays.
+A decode window sets the sequence back to the anchor's position and times each token on the host clock, from one
+token's arrival to the next one's. The next step is launched before a token is read, as the device needs no host to go
+on. Host overhead is what such a step takes beyond one of many replays.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from engine.errors import EngineError
 from engine.plan import manifest
 from engine.program import decode
 from engine.session import Session, span
+from engine.stamps import Replay
 
 FIRST_TOKEN = 1
 WARM_UP_STEPS = 16
-DECODE_STEPS, DEPTH_STEPS, TRACED_STEPS = 128, 32, 16
+DEPTH_STEPS, TRACED_STEPS = 32, 16
 REPLAYS = 64
 SCHEMA = "engine.bench/1"
 
@@ -86,16 +88,21 @@ def reach(session: Session, position: int) -> None:
 
 
 def decode_window(session: Session, at: Anchor) -> list[int]:
-    """Nanoseconds of each step of one window, the token read back included."""
+    """Nanoseconds between the tokens of one window, each read back while the next step runs."""
     session.set_state(at.start, FIRST_TOKEN)
     session.wait()
     times = []
-    for _ in range(at.steps):
-        started = time.perf_counter_ns()
+    last = time.perf_counter_ns()
+    for i in range(at.steps):
         session.step()
-        session.state()
-        times.append(time.perf_counter_ns() - started)
-    return times
+        session.send_state(i % 2)
+        if i:
+            session.arrived((i - 1) % 2)
+            now = time.perf_counter_ns()
+            times.append(now - last)
+            last = now
+    session.arrived((at.steps - 1) % 2)
+    return [*times, time.perf_counter_ns() - last]
 
 
 def prefill_window(session: Session, at: Anchor) -> list[int]:
@@ -180,8 +187,11 @@ def plan_manifest(session: Session, at: Anchor) -> Manifest:
     return manifest(session.config, session.build, session.device(), at.name, launches)
 
 
-def traced(session: Session, at: Anchor) -> dict[str, Any]:
-    """What a profiler records: the prefill, a warm-up, then each step in an NVTX range `step`, untimed."""
+def traced(session: Session, at: Anchor, replays: list[Replay] | None = None) -> dict[str, Any]:
+    """What a profiler records: the prefill, a warm-up, then each step in an NVTX range `step`, untimed.
+
+    replays: gets the stamps of each step of a session that was opened with stamps.
+    """
     if at.phase == "prefill":
         for name in ("warm-up", "prefill"):
             with span(name):
@@ -199,4 +209,6 @@ def traced(session: Session, at: Anchor) -> dict[str, Any]:
         with span("step"):
             session.step()
             session.state()
+        if replays is not None:
+            replays.append(session.stamps())
     return description(session, at) | {"steps": at.steps}

@@ -58,7 +58,7 @@ def bench(
 
     from attrib.manifest import dump
     from engine import bench as timing
-    from engine import dispatch
+    from engine import dispatch, stamps
     from engine.config import resolve
     from engine.session import open_session
 
@@ -74,10 +74,14 @@ def bench(
     at = timing.anchor(anchor[0] if anchor else "tg128", timing.TRACED_STEPS if traced and steps is None else steps)
     config = resolve(model, seed)
     chosen = dispatch.unproven(Path(build)) if unproven else dispatch.load(build)
-    with open_session(config, chosen, capacity or at.capacity, gpu) as session:
-        found = timing.traced(session, at) if traced else timing.measure(session, at, windows)
+    stamped = traced and chosen.persistent and at.phase == "decode" and manifest is not None
+    replays: list[stamps.Replay] | None = [] if stamped else None
+    with open_session(config, chosen, capacity or at.capacity, gpu, stamps=stamped) as session:
+        found = timing.traced(session, at, replays) if traced else timing.measure(session, at, windows)
         made = timing.plan_manifest(session, at)
     if manifest is not None:
+        if replays:
+            stamps.write(manifest.with_name("stages.json"), stamps.document(made.graph(), replays))
         wall = () if traced else tuple(ns for window in found["windows"] for ns in window["step_ns"])
         dump(replace(made, wall_step_ns=wall), manifest)
     lines = [f"{found['model']} {at.name}, build {found['build']} {found['build_hash']}, {found['device']}"]

@@ -80,7 +80,7 @@ def matrices(config: ModelConfig) -> dict[str, Matrix]:
 
 
 def blocks_of(config: ModelConfig, sms: int) -> int:
-    """Blocks of a step: one a multiprocessor, but none without rows in the matrices whose results all blocks wait for."""
+    """Blocks of a step: one a multiprocessor, but none without rows in matrices whose results all blocks wait for."""
     found = matrices(config).values()
     return min(sms, *(m.rows // ROWS for m in found if m.layer == 0 and m.role != "attn_v"))
 

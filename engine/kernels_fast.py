@@ -140,6 +140,4 @@ def fast_step_alone(heads: int, kv_heads: int, head_dim: int) -> KernelSpec:
     """The step kernel without a model: all tile formats, no phases; for whoever compiles every kernel."""
     defines = (("HEAD_DIM", head_dim), ("GROUP", query_group(heads, kv_heads)), ("FORMATS", (1 << len(FORMATS)) - 1))
     nothing = Coverage(())
-    return fast_step(
-        blocks=1, shared_bytes=0, defines=defines, coverage=lambda grid: nothing, traffic=Traffic()
-    )
+    return fast_step(blocks=1, shared_bytes=0, defines=defines, coverage=lambda grid: nothing, traffic=Traffic())

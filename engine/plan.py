@@ -84,9 +84,7 @@ class Geometry:
             raise PlanError(f"a KV capacity of {self.capacity} and {self.splits} splits are not both positive")
 
 
-def geometry(
-    config: ModelConfig, capacity: int, sms: int, shared_bytes: int = 0, *, stamps: bool = False
-) -> Geometry:
+def geometry(config: ModelConfig, capacity: int, sms: int, shared_bytes: int = 0, *, stamps: bool = False) -> Geometry:
     """Four attention blocks a multiprocessor where the capacity has that many tiles, at most 64 splits."""
     shape = config.model.shape
     across = shape.heads // ops.query_group(shape.heads, shape.kv_heads)

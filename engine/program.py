@@ -43,7 +43,7 @@ def buffer_sizes(config: ModelConfig, build: Build, geo: Geometry, batch: int) -
         "phases": count * fast_tables.PHASE.itemsize,
         "streams": count * fast_tables.STREAM.itemsize,
         "segments": len(every.kinds) * fast_tables.SEGMENT.itemsize,
-        "counters": 4 * (fast_plan.COUNTERS + groups),
+        "counters": 4 * fast_plan.COUNTERS,
         "qkv": 4 * (s.heads + 2 * s.kv_heads) * s.head_dim,
         "attended": 4 * s.heads * s.head_dim,
         "residual_a": 4 * s.hidden,

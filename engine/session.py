@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from attrib.manifest import DeviceInfo
 from engine import buffers, driver, fast_load, fast_plan, module, program, weights
 from engine import kernels_ops as ops
+from engine import stamps as stamp_times
 from engine.blas import WORKSPACE_BYTES, Blas, open_blas
 from engine.config import ModelConfig
 from engine.dispatch import Build
@@ -131,6 +132,9 @@ class Session:
         if self.build.step is not None:
             self._upload_tables()
         self._readback = stack.enter_context(driver.pinned(4 * ops.STATE_INTS)).view(np.int32)
+        slots = stack.enter_context(driver.pinned(2 * 4 * ops.STATE_INTS)).view(np.int32)
+        self._slots = slots.reshape(2, ops.STATE_INTS)
+        self._arrivals = [stack.enter_context(driver.event()) for _ in self._slots]
         self._steps = [self._bind(launch) for launch in self.launches]
         self.graph = stack.enter_context(driver.capture(self.stream, self._enqueue_step))
         self._blas: Blas | None = None
@@ -191,6 +195,17 @@ class Session:
         driver.download(self._readback, self._addresses["state"], self.stream)
         driver.synchronize(self.stream)
         position, token, produced = (int(v) for v in self._readback)
+        return State(position, token, produced)
+
+    def send_state(self, slot: int) -> None:
+        """Enqueue a copy of the state to the host, into slot 0 or 1; `arrived` waits for it."""
+        driver.download(self._slots[slot], self._addresses["state"], self.stream)
+        driver.record(self._arrivals[slot], self.stream)
+
+    def arrived(self, slot: int) -> State:
+        """The state that `send_state` copied into a slot; later work may still be running."""
+        driver.wait(self._arrivals[slot])
+        position, token, produced = (int(v) for v in self._slots[slot])
         return State(position, token, produced)
 
     def prefill(self, tokens: Sequence[int], start: int = 0) -> None:
@@ -275,6 +290,14 @@ class Session:
     def logits(self) -> NDArray[np.float32]:
         """f32 [vocab] of the last token."""
         return self.read(Buf("logits"), self._sizes["logits"]).view(np.float32)
+
+    def stamps(self) -> stamp_times.Replay:
+        """When the last step's stages began and ended; raises PlanError unless the session was opened for it."""
+        staged = next((launch for launch in self.launches if launch.stages), None)
+        if staged is None or not self.geometry.stamps:
+            raise PlanError("this session has no persistent kernel that writes stamps")
+        raw = self.read(Buf("stamps"), self._sizes["stamps"]).view(np.uint64).reshape(-1, staged.grid[0], 2)
+        return stamp_times.reduce(raw[: len(staged.stages)])
 
     def produced(self, count: int) -> list[int]:
         """The last `count` tokens produced, oldest first."""

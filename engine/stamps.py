@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attrib.manifest import Graph
+
 SCHEMA = "attrib.stages/1"
 Stamps = NDArray[np.uint64]
 
@@ -32,11 +34,11 @@ def reduce(stamps: Stamps) -> Replay:
     return Replay(tuple(int(e) for e in ends), tuple(max(0, round(w)) for w in waits))
 
 
-def document(node: int, blocks: int, replays: list[Replay]) -> dict[str, Any]:
-    """The content of stages.json: replays in the order they ran."""
-    stages = len(replays[0].end_ns) if replays else 0
+def document(graph: Graph, replays: list[Replay]) -> dict[str, Any]:
+    """The content of stages.json: replays in the order they ran, of the one node of a graph that has stages."""
+    node = next(node for node in graph.nodes if node.stages)
     found = [{"end_ns": list(r.end_ns), "wait_ns": list(r.wait_ns)} for r in replays]
-    return {"schema": SCHEMA, "node": node, "stages": stages, "sms": blocks, "replays": found}
+    return {"schema": SCHEMA, "node": node.i, "stages": len(node.stages), "sms": node.grid[0], "replays": found}
 
 
 def write(path: Path, content: dict[str, Any]) -> None:

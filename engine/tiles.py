@@ -14,8 +14,8 @@ q5_0  2816 bytes: 4 planes of nibbles as in q4_K; a plane [32][4] u32 of fifth b
       4i + b of the sub-block; then [32][4] f16 d.
 q8_0  4352 bytes: 8 planes [32][16] i8; then [32][4] f16 d.
 
-Records lie in memory in the order in which a device's blocks multiply them (`places`), so that a block streams its
-part of a matrix from one end to the other.
+Records lie in memory in the order in which a device's blocks multiply them (`places`): a block streams its part of a
+matrix from one end to the other.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def pair_order(rows: int, head_dim: int) -> Order:
 def places(tiles: int, steps_each: int, blocks: int) -> NDArray[np.int64]:
     """Where the record (tile, step) of a piece lies, [tiles][steps]: a permutation of 0 .. tiles × steps - 1.
 
-    Block b takes tiles b·tiles/blocks .. (b + 1)·tiles/blocks - 1. Its records, numbered step by step, are divided among
-    its warps in runs that differ by one at most; turn by turn, each warp's next record is stored.
+    Block b takes tiles b·tiles/blocks .. (b + 1)·tiles/blocks - 1. Its records, numbered step by step, are divided
+    among its warps in runs that differ by one at most; turn by turn, each warp's next record is stored.
     """
     found = np.empty((tiles, steps_each), np.int64)
     for block in range(blocks):

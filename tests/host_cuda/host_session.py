@@ -62,7 +62,10 @@ class HostSession:
         table = rope_table(shape.rope_theta, shape.head_dim, geometry.capacity, rope_factors(config))
         self.floats("rope")[:] = table.reshape(-1)
         if build.step is not None:
-            self.weights |= {name: tiled(config, matrix, blocks_of(config, geometry.sms)) for name, matrix in matrices(config).items()}
+            self.weights |= {
+                name: tiled(config, matrix, blocks_of(config, geometry.sms))
+                for name, matrix in matrices(config).items()
+            }
             self._join_biases()
             self.buffers["counters"][:] = 0
             every = fast_plan.step_tables(config, blocks_of(config, geometry.sms))
