@@ -1,18 +1,22 @@
 // Rows of a tensor that lies in tiles, as f16, for prefill's matrix products.
 #include "tile_rows.cuh"
 
-// tiles: the matrix that the tensor is fused into; out f16 [rows][cols] of tensor rows first + block x;
-// grid (rows, ceil(cols / 2048)), 256 threads, eight values each
+// tiles: the matrix that the tensor is fused into; out f16 [rows][cols] of tensor rows first + block x; grid (rows,
+// ceil(cols / 4096)), 256 threads; a warp takes one step of 512 columns, so that its place is worked out once
 template <class Tile>
 DEVICE void dequantize(const u8* tiles, u16* out, int cols, int first, int base, int stride, int half,
                        Arrangement matrix) {
-    const int e = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
-    if (e >= cols) return;
+    const int step = blockIdx.y * (blockDim.x / WARP) + warp_id(), steps = steps_of(cols);
+    if (step >= steps) return;
     const int row = packed_row(first + blockIdx.x, base, stride, half);
-    const u64 place = matrix.place(row / TILE_ROWS, e / STEP, steps_of(cols));
-    const Float8 w = Tile::octet(tiles + place * Tile::RECORD, row % TILE_ROWS, e % STEP);
-    uint4* to = (uint4*)(out + (u64)blockIdx.x * cols + e);
-    *to = {pack2(w.v[0], w.v[1]), pack2(w.v[2], w.v[3]), pack2(w.v[4], w.v[5]), pack2(w.v[6], w.v[7])};
+    const u8* record = tiles + matrix.place(row / TILE_ROWS, step, steps) * Tile::RECORD;
+    u16* to = out + (u64)blockIdx.x * cols + step * STEP;
+#pragma unroll
+    for (int e = lane_id() * 8; e < STEP; e += WARP * 8) {
+        if (step * STEP + e >= cols) break;
+        const Float8 w = Tile::octet(record, row % TILE_ROWS, e);
+        *(uint4*)(to + e) = {pack2(w.v[0], w.v[1]), pack2(w.v[2], w.v[3]), pack2(w.v[4], w.v[5]), pack2(w.v[6], w.v[7])};
+    }
 }
 
 #define DEQUANTIZE(name, Tile)                                                                               \

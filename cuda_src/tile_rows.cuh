@@ -12,14 +12,14 @@ DEVICE int packed_row(int row, int base, int stride, int half) {
 }
 
 // A matrix of `tiles` tiles in pieces of `piece` tiles; a piece is divided among `blocks` blocks, each block's part
-// lies in the order its warps multiply it.
+// lies in the order its warps multiply it. tiles × blocks stays below 2^31: every model's does.
 struct Arrangement {
     int tiles, piece, blocks;
 
     DEVICE u64 place(int tile, int step, int steps) const {
         const int before = tile / piece * piece, count = min(piece, tiles - before), t = tile - before;
-        const int block = (int)((((u64)t + 1) * blocks - 1) / count);
-        const int first = (int)((u64)block * count / blocks), end = (int)((u64)(block + 1) * count / blocks);
+        const int block = ((t + 1) * blocks - 1) / count, first = block * count / blocks;
+        const int end = (block + 1) * count / blocks;
         const int each = (end - first) * steps / WARPS, more = (end - first) * steps % WARPS;
         int record = step * (end - first) + t - first, warp, turn;
         if (record < more * (each + 1)) {

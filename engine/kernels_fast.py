@@ -12,7 +12,7 @@ from attrib.manifest import Dim3
 from engine.kernels import Coverage, KernelSpec, Kind, Shape, Traffic, ceil_div, one_each, require
 from engine.kernels_ops import query_group
 from engine.repack import gpu_bytes
-from engine.tiles import RECORD_BYTES, UNIT, WARPS, tile_bytes
+from engine.tiles import RECORD_BYTES, UNIT, WARPS, steps, tile_bytes
 
 THREADS = (WARPS + 1) * 32
 PACK_THREADS, DEQUANTIZE_THREADS = 128, 256
@@ -89,8 +89,8 @@ def tile_dequantize(quant: str) -> KernelSpec:
     name = f"tile_dequantize_{quant}"
 
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:
-        octets = one_each(shape.cols // 8, grid[1] * block[0])
-        return Coverage((("row", one_each(shape.rows, grid[0])), ("octet", octets)))
+        each = one_each(steps(shape.cols), grid[1] * block[0] // 32)
+        return Coverage((("row", one_each(shape.rows, grid[0])), ("step", each)))
 
     def traffic(shape: Shape) -> Traffic:
         return Traffic(weight_bytes=tile_bytes(quant, shape.rows, shape.cols), act_bytes=2 * shape.rows * shape.cols)
@@ -100,7 +100,7 @@ def tile_dequantize(quant: str) -> KernelSpec:
         source="tile_dequantize.cu",
         params=(("tiles", "ptr"), ("out", "ptr"), ("cols", "i32"), ("first", "i32"), *_PLACE),
         block=lambda shape: (DEQUANTIZE_THREADS, 1, 1),
-        grid=lambda shape: (shape.rows, ceil_div(shape.cols, 8 * DEQUANTIZE_THREADS), 1),
+        grid=lambda shape: (shape.rows, ceil_div(steps(shape.cols), DEQUANTIZE_THREADS // 32), 1),
         coverage=coverage,
         traffic=traffic,
         check=lambda shape: require(shape.cols % 32 == 0, name, "a multiple of 32 weights a row"),
