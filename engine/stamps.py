@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib.manifest import Graph
+from engine.errors import EngineError
 
 SCHEMA = "attrib.stages/1"
 Stamps = NDArray[np.uint64]
@@ -42,7 +43,11 @@ def document(graph: Graph, replays: list[Replay]) -> dict[str, Any]:
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write stages.json; it appears whole or not at all."""
+    """Write stages.json; it appears whole or not at all. Raises EngineError when its folder cannot be written."""
     temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(content), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise EngineError(f"{path} cannot be written: {error.strerror}") from error
