@@ -16,7 +16,7 @@ from engine.errors import PlanError
 from engine.fast_model import Matrix
 from engine.kernels import Counts, ceil_div
 from engine.kernels_fast import FORMATS
-from engine.tiles import RECORD_BYTES, ROWS, STEP, WARPS, places, steps
+from engine.tiles import RECORD_BYTES, ROWS, STEP, WARPS, places, steps, tile_range
 
 QKV, ATTEND, ADD, GATE_UP, LOGITS = range(5)
 AFTER_ALL, NORM_INPUT, PLAIN_INPUT, BRIEF_INPUT, LAST_LOGITS = 1, 2, 4, 8, 16
@@ -33,8 +33,8 @@ _IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS = 640, 12, 8, 8
 _RESERVED = 3072
 # partial sums of the output matrix are taken in pieces of at most this many records a block
 _HEAD_RECORDS = 320
-# what a ring holds of a phase's weights before the phase begins
-_SHALLOW_ROUNDS = 5
+# about what a ring holds
+_RING_BYTES = 184 << 10
 MOST_SPLITS = 72
 Address = tuple[str, int]  # a name and an offset in bytes
 
@@ -118,11 +118,18 @@ class Tables:
             for name in ("operation", "flags", "cols", "row"):
                 row[name] = getattr(phase, name)
             streams[i]["segment"] = -1
-            streams[i]["shallow"] = _SHALLOW_ROUNDS if phase.flags & AFTER_ALL else 0
+            streams[i]["shallow"] = shallow_rounds(phase)
             for place, segment in enumerate(phase.segments):
                 streams[i]["weights"][place] = weight(segment.matrix.name) + segment.offset
                 streams[i]["segment"][place] = self.kinds.index(segment.kind)
         return {"phases": phases, "streams": streams, "segments": np.array(list(self.kinds), SEGMENT)}
+
+
+def shallow_rounds(phase: Phase) -> int:
+    """Rounds that a ring holds of a phase's weights before the phase begins; -1 where it waits for nothing."""
+    if not phase.segments or not phase.flags & AFTER_ALL:
+        return -1
+    return _RING_BYTES // (WARPS * max(RECORD_BYTES[segment.matrix.quant] for segment in phase.segments))
 
 
 @dataclass(frozen=True)
@@ -198,6 +205,7 @@ def coverage_of(segment: Segment, blocks: int) -> Counts:
     """How often each record (tile × steps + step) of a segment is multiplied by a launch of `blocks` blocks.
 
     A block streams the records between its first tile's and the next block's; which record lies where, `places` says.
+    Of records that would lie in one place only one can be there, so none of them counts.
     """
     return _counts(segment.tiles, segment.steps, blocks)
 
@@ -206,9 +214,11 @@ def coverage_of(segment: Segment, blocks: int) -> Counts:
 def _counts(tiles: int, steps_each: int, blocks: int) -> Counts:
     streamed = np.zeros(tiles * steps_each, np.int64)
     for block in range(blocks):
-        first, end = block * tiles // blocks, (block + 1) * tiles // blocks
+        first, end = tile_range(tiles, block, blocks)
         streamed[first * steps_each : end * steps_each] += 1
-    counts = streamed[places(tiles, steps_each, blocks).reshape(-1)]
+    lies = places(tiles, steps_each, blocks).reshape(-1)
+    alone = np.bincount(lies, minlength=len(lies))[lies] == 1
+    counts = np.where(alone, streamed[lies], 0)
     counts.setflags(write=False)
     return counts
 

@@ -54,15 +54,20 @@ def pair_order(rows: int, head_dim: int) -> Order:
     return (np.arange(0, rows, head_dim)[:, None] + within).reshape(-1)
 
 
+def tile_range(tiles: int, block: int, blocks: int) -> tuple[int, int]:
+    """(first, end) of the tiles that a block multiplies, of a piece of `tiles` tiles."""
+    return block * tiles // blocks, (block + 1) * tiles // blocks
+
+
 def places(tiles: int, steps_each: int, blocks: int) -> NDArray[np.int64]:
     """Where the record (tile, step) of a piece lies, [tiles][steps]: a permutation of 0 .. tiles × steps - 1.
 
-    Block b takes tiles b·tiles/blocks .. (b + 1)·tiles/blocks - 1. Its records, numbered step by step, are divided
-    among its warps in runs that differ by one at most; turn by turn, each warp's next record is stored.
+    Each block takes its `tile_range`. Its records, numbered step by step, are divided among its warps in runs that
+    differ by one at most; turn by turn, each warp's next record is stored.
     """
     found = np.empty((tiles, steps_each), np.int64)
     for block in range(blocks):
-        first, end = block * tiles // blocks, (block + 1) * tiles // blocks
+        first, end = tile_range(tiles, block, blocks)
         if first == end:
             continue
         records = (end - first) * steps_each
