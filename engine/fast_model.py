@@ -6,7 +6,10 @@ with its up row. Every matrix is in tiles (`tiles`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
 from attrib.models import Tensor
 from engine.config import ModelConfig
@@ -63,7 +66,8 @@ class Matrix:
         return tile_bytes(self.quant, self.rows, self.cols)
 
 
-def matrices(config: ModelConfig) -> dict[str, Matrix]:
+@lru_cache(maxsize=8)
+def matrices(config: ModelConfig) -> Mapping[str, Matrix]:
     """Every matrix of a decode step by name, in the order it is streamed.
 
     Raises PlanError, naming the tensor, for a model the fast build cannot run: a type without tiles, rows that are no
@@ -76,7 +80,7 @@ def matrices(config: ModelConfig) -> dict[str, Matrix]:
             found[matrix.name] = matrix
     head = config.model.head()
     found["head"] = _checked(Matrix("head", "output", None, (Part(head, 0),)))
-    return found
+    return MappingProxyType(found)
 
 
 def blocks_of(config: ModelConfig, sms: int) -> int:
@@ -123,7 +127,7 @@ def _checked(matrix: Matrix) -> Matrix:
     return matrix
 
 
-def place_of(found: dict[str, Matrix], tensor: Tensor) -> tuple[Matrix, Part]:
+def place_of(found: Mapping[str, Matrix], tensor: Tensor) -> tuple[Matrix, Part]:
     """The matrix a tensor lies in, and where."""
     for matrix in found.values():
         for part in matrix.parts:

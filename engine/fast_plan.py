@@ -6,6 +6,7 @@ output projection added to the residual; gate and up with SwiGLU; down added to 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from attrib.manifest import Stage
@@ -70,7 +71,7 @@ def step_tables(config: ModelConfig, blocks: int) -> Tables:
     return Tables(tuple(phases))
 
 
-def _layer(config: ModelConfig, found: dict[str, Matrix], layer: int) -> list[Phase]:
+def _layer(config: ModelConfig, found: Mapping[str, Matrix], layer: int) -> list[Phase]:
     shape = config.model.shape
     kv = ((f"k.{layer}", 0), (f"v.{layer}", 0))
     names = ("attn_qk", "attn_v", "attn_output", "ffn_gate_up", "ffn_down")
