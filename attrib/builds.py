@@ -22,15 +22,16 @@ from attrib.record import Target, engine_bench
 GIT = "git:"
 DEFAULT = "reference"
 LIMIT_S = 120.0
-# the engine tells a build's content hash without a GPU; a process of its own, because attrib never imports the engine
+# the engine tells a build's content hash without a GPU; a process of its own, because attrib never imports the engine.
+# Revisions from before the hash covered the planning code have no build_hash.
 _HASH = """
 import sys
 from attrib.errors import AttribError
 try:
-    from engine.dispatch import load
-    from engine.module import source_hash
-    build = load(sys.argv[1])
-    print(build.info(source_hash(build.sources())).hash)
+    from engine import dispatch, module
+    build = dispatch.load(sys.argv[1])
+    known = getattr(module, "build_hash", module.source_hash)
+    print(build.info(known(build.sources())).hash)
 except AttribError as error:
     sys.exit(f"engine: {error}")
 """

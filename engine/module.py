@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,22 @@ Key = tuple[str, tuple[tuple[str, int], ...]]
 Kernels = dict[Key, driver.Kernel]
 STATIC_SHARED_LIMIT = 48 << 10
 BASE_FLAGS = ("--std=c++17", "--ptxas-options=-v")
+# grids, order and layouts: a change of these makes another build, like one of a kernel
+PLANNERS = (
+    "plan.py",
+    "prefill.py",
+    "kernels.py",
+    "kernels_matvec.py",
+    "kernels_ops.py",
+    "kernels_weights.py",
+    "kernels_fast.py",
+    "repack.py",
+    "tiles.py",
+    "fast_model.py",
+    "fast_tables.py",
+    "fast_plan.py",
+)
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -51,9 +68,30 @@ def headers() -> dict[str, str]:
 
 
 def source_hash(names: Sequence[str]) -> str:
-    """Hash of the named sources and all headers, in hexadecimal."""
+    """Hash of the named sources and of the headers they include, directly or not, in hexadecimal."""
+    wanted, found = list(names), dict[str, str]()
+    while wanted:
+        name = wanted.pop()
+        if name not in found:
+            found[name] = _source(name)
+            wanted += [header for header in _INCLUDE.findall(found[name]) if header in sources()]
+    return _hash(found)
+
+
+def build_hash(names: Sequence[str]) -> str:
+    """What tells one build's code from another's: its kernel sources, and the modules that decide its launches."""
+    return source_hash(names) + _planners_hash()
+
+
+@cache
+def _planners_hash() -> str:
+    folder = files("engine")
+    return _hash({name: folder.joinpath(name).read_text(encoding="utf-8") for name in PLANNERS})
+
+
+def _hash(texts: Mapping[str, str]) -> str:
     digest = hashlib.sha256()
-    for name, text in sorted({**{n: _source(n) for n in names}, **headers()}.items()):
+    for name, text in sorted(texts.items()):
         digest.update(f"{name}\0{len(text)}\0{text}".encode())
     return digest.hexdigest()
 

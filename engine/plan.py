@@ -17,7 +17,7 @@ from engine.errors import PlanError
 from engine.kernels import Coverage, KernelSpec, Shape, ceil_div
 from engine.kernels_matvec import quantize_q8
 from engine.kernels_weights import dequantize_f16
-from engine.module import source_hash
+from engine.module import build_hash
 from engine.repack import gpu_row_bytes
 
 MAX_SPLITS = 64
@@ -339,7 +339,7 @@ def manifest(
 ) -> Manifest:
     """What the launches are, for whoever reads a trace of them; wall times are added by whoever measures."""
     nodes = tuple(_node(i, launch) for i, launch in enumerate(launches))
-    found = build.info(source_hash(build.sources()))
+    found = build.info(build_hash(build.sources()))
     return Manifest(device, config.info(), anchor, found, (Graph("decode", nodes),))
 
 

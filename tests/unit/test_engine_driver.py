@@ -197,3 +197,21 @@ def test_bad_input_is_one_sentence_and_code_2(
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     cli_common.emit({"a": float("nan"), "b": [1.5, float("inf")]}, True, [])
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1.5, None]}
+
+
+def test_a_build_s_hash_covers_its_own_sources_their_headers_and_the_planning_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = {"a.cu": '#include "one.cuh"\n', "one.cuh": '#include "two.cuh"\n', "two.cuh": "", "other.cuh": ""}
+    monkeypatch.setattr(module, "sources", lambda: texts)
+    before, built = module.source_hash(["a.cu"]), module.build_hash(["a.cu"])
+    texts["other.cuh"] = "changed"
+    assert module.source_hash(["a.cu"]) == before
+    texts["two.cuh"] = "changed"
+    assert module.source_hash(["a.cu"]) != before
+    assert module.build_hash(["a.cu"]) != built
+    texts["two.cuh"] = ""
+    monkeypatch.setattr(module, "_planners_hash", lambda: "another plan")
+    assert module.source_hash(["a.cu"]) == before
+    assert module.build_hash(["a.cu"]) != built
+    assert all((Path(module.__file__).parent / name).is_file() for name in module.PLANNERS)
