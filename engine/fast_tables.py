@@ -28,7 +28,7 @@ PHASE = np.dtype(
 )
 STREAM = np.dtype([("weights", "<u8", 2), ("segment", "<i4", 2), ("shallow", "<i4"), ("unused", "<i4")])
 SEGMENT = np.dtype([(name, "<i4") for name in ("tiles", "steps", "record", "format")])
-_IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS = 640, 12, 8, 8
+_IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS, _PLACES_BYTES = 640, 12, 8, 8, 128
 # static shared memory of fast_step.cu and what the driver keeps of a block's
 _RESERVED = 3072
 # partial sums of the output matrix are taken in pieces of at most this many records a block
@@ -165,7 +165,7 @@ def shared_layout(tables: Tables, count: int, *, blocks: int, group: int, head_d
     scratch = _rounded(max(image_steps * _IMAGE_BYTES + partials, attention), 128)
     pairs = tiles_a_block(tables.kinds[tables.qk_segment][0], blocks) * ROWS // 2
     kinds = len(tables.kinds) * (SEGMENT.itemsize + _SHARE_BYTES)
-    rest = scratch + count * STREAM.itemsize + kinds + pairs * _ANGLE_BYTES
+    rest = _PLACES_BYTES + scratch + count * STREAM.itemsize + kinds + pairs * _ANGLE_BYTES
     rounds = [WARPS * RECORD_BYTES[segment.matrix.quant] for segment in segments]
     ring = min((limit - _RESERVED - rest) // 128 * 128, _ROUNDS * min(rounds))
     if ring < 2 * max(rounds):
