@@ -102,7 +102,7 @@ class KernelSpec:
     0 where the kernel's comment says optional. defines: build parameters, passed as -DNAME=VALUE. check
     raises KernelError for a shape the kernel cannot compute at all; `coverage(shape, grid, block)` answers
     for any grid. cooperative: its blocks wait for each other, so all must be resident. early: it may start while
-    the launch before it still runs, and waits for it itself.
+    the launch before it still runs, and waits for it itself. capability: the least compute capability it runs on.
     """
 
     name: str
@@ -117,6 +117,7 @@ class KernelSpec:
     shared_bytes: int = 0
     cooperative: bool = False
     early: bool = False
+    capability: tuple[int, int] = (0, 0)
 
     def units(self, shape: Shape) -> int:
         """Units of work in the shape."""

@@ -15,6 +15,7 @@ from engine.repack import gpu_bytes
 from engine.tiles import RECORD_BYTES, UNIT, WARPS, steps, tile_bytes
 
 THREADS = (WARPS + 1) * 32
+STEP_CAPABILITY = (9, 0)  # bulk copies into shared memory, launches that start early
 PACK_THREADS, DEQUANTIZE_THREADS = 128, 256
 FORMATS = tuple(RECORD_BYTES)  # a format's number is its place, as in fast_step.cu
 _PLACE: tuple[tuple[str, Kind], ...] = (
@@ -133,6 +134,7 @@ def fast_step(
         defines=defines,
         shared_bytes=shared_bytes,
         early=True,
+        capability=STEP_CAPABILITY,
     )
 
 

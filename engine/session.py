@@ -27,6 +27,7 @@ from engine.dispatch import Build
 from engine.errors import PlanError
 from engine.fast_model import blocks_of
 from engine.kernels import KernelSpec
+from engine.kernels_fast import STEP_CAPABILITY
 from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Weight, geometry
 from engine.prefill import BATCH, Gemm, Work
 from engine.rope import rope_table
@@ -87,6 +88,7 @@ class Session:
     """An open model; made by `open_session`."""
 
     def __init__(self, config: ModelConfig, build: Build, gpu: driver.Gpu, geo: Geometry) -> None:
+        _check_capability(build, gpu)
         self.config = config
         self.build = build
         self.gpu = gpu
@@ -304,6 +306,15 @@ class Session:
         total = self.state().produced
         ring = self.read(Buf("ring"), self._sizes["ring"]).view(np.int32)
         return [int(ring[i % ring.size]) for i in range(max(0, total - count), total)]
+
+
+def _check_capability(build: Build, gpu: driver.Gpu) -> None:
+    least, found = (".".join(map(str, version)) for version in (STEP_CAPABILITY, gpu.compute_capability))
+    if build.step is not None and gpu.compute_capability < STEP_CAPABILITY:
+        raise PlanError(
+            f"build {build.name} needs a GPU of compute capability {least} or later, and {gpu.name} has {found}; "
+            "use the reference build"
+        )
 
 
 @contextmanager

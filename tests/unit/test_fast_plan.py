@@ -13,8 +13,10 @@ from attrib.models import BLOCKS, LAYER_ROLES, Model, recipe_tensors
 from engine import dispatch, fast_load, fast_model, fast_plan, fast_tables, plan, program
 from engine.buffers import TILE_BYTES, layout
 from engine.config import ModelConfig, synthetic
+from engine.driver import Gpu
 from engine.errors import PlanError
 from engine.prefill import BATCH, Gemm
+from engine.session import Session
 from tests.helpers.fast_plans import (
     BUILDS,
     KV_LEN,
@@ -189,6 +191,20 @@ def test_too_little_shared_memory_is_refused_with_both_numbers(build: str) -> No
     )
     with pytest.raises(PlanError, match=sentence):
         planned(synthetic("14b"), build, shared=101_376)
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_a_gpu_without_bulk_copies_is_refused_by_name(build: str) -> None:
+    gpu = Gpu(0, "NVIDIA A100", 108, 2048, 1.5e12, 40 << 20, 166_912, (8, 0))
+    config = made()
+    geo = plan.geometry(config, 64, gpu.sms, gpu.shared_bytes)
+    sentence = (
+        f"build {build} needs a GPU of compute capability 9.0 or later, and NVIDIA A100 has 8.0; use the reference"
+    )
+    with pytest.raises(PlanError, match=sentence):
+        Session(config, dispatch.load(build), gpu, geo)
+    Session(config, dispatch.load("reference"), gpu, geo)
+    Session(config, dispatch.load(build), replace(gpu, compute_capability=(10, 3)), geo)
 
 
 @pytest.mark.parametrize("kv_len", [0, 65])

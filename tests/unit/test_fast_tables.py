@@ -104,10 +104,8 @@ def test_tiles_that_no_block_takes_are_refused(build: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(fast_tables, "tile_range", short)
     # 80 tiles of q and k on 64 blocks: 16 tiles of one step are left over
-    with pytest.raises(
-        PlanError, match=r"fast_step on .* blk\.0\.attn_qk: 16 of 80 never computed \(64\.\.79\)|attn_qk"
-    ):
-        planned(made(), build)
+    with pytest.raises(PlanError, match=r"fast_step on .* blk\.0\.attn_qk: 16 of 80 never computed \(64\.\.79\)"):
+        planned.__wrapped__(made(), build)
 
 
 @pytest.mark.usefixtures("fresh_counts")
