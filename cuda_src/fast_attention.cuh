@@ -40,9 +40,11 @@ DEVICE int most_splits(int groups, int blocks) { return blocks > groups ? min(bl
 
 DEVICE Piece piece_of(int item, int groups, int blocks, int kv_len, int ratio) {
     const int wanted = (kv_len + SPLIT - 1) / SPLIT, tiles = (kv_len + POSITIONS - 1) / POSITIONS;
-    const int splits = blocks < groups ? 1 : min(wanted, most_splits(groups, blocks)), each = (tiles + splits - 1) / splits;
+    const int splits = blocks < groups ? 1 : min(wanted, most_splits(groups, blocks)),
+              each = (tiles + splits - 1) / splits;
     const int group = item % groups, split = item / groups;
-    return {group * GROUP, group * GROUP / ratio, split, (tiles + each - 1) / each, split * each, min((split + 1) * each, tiles)};
+    return {group * GROUP, group * GROUP / ratio,         split, (tiles + each - 1) / each,
+            split * each,  min((split + 1) * each, tiles)};
 }
 
 struct Softmax {
@@ -90,8 +92,8 @@ struct Softmax {
             for (int c = 0; c < CHUNKS; ++c) loaded.keys[c][r] = load_fresh16(row + 32 * c);
         }
     }
-    // k, v: the cache of one KV head; positions 16 tile .. below kv_len; `loaded` has the tile's keys and the first half
-    // of its values, and then those of tile `next`, if it is below `end`. More at once does not fit the registers.
+    // k, v: the cache of one KV head; positions 16 tile .. below kv_len; `loaded` has the tile's keys and the first
+    // half of its values, and then those of tile `next`, if it is below `end`. More at once does not fit the registers.
     DEVICE void take(Loaded& loaded, const u16* k, const u16* v, const AttentionMemory& memory, int tile, int next,
                      int end, int kv_len) {
         const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
@@ -171,7 +173,8 @@ struct Softmax {
 };
 
 // q of the group and k and v of its KV head for this token, from the phase before; `wait`: until all are of this turn.
-DEVICE void load_token(AttentionMemory& memory, const float* x, const Step& s, const Piece& piece, bool wait, u32 turn) {
+DEVICE void load_token(AttentionMemory& memory, const float* x, const Step& s, const Piece& piece, bool wait,
+                       u32 turn) {
     const int quarters = HEAD_DIM / 4;
     for (int i = threadIdx.x; i < 10 * quarters; i += THREADS) {
         const int head = i / quarters, e = i % quarters * 4;
@@ -295,8 +298,8 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
 }
 
 // p.x f32 [heads + 2 kv_heads][HEAD_DIM], p.shared f32 [heads][HEAD_DIM]; part_acc f32 [heads][most_splits][HEAD_DIM],
-// part_ml f32 [heads][most_splits][2]; own: the block's first piece, the same in every layer. A block with several pieces
-// would wait for its own: then nothing is split.
+// part_ml f32 [heads][most_splits][2]; own: the block's first piece, the same in every layer. A block with several
+// pieces would wait for its own: then nothing is split.
 DEVICE void attend(const Phase& p, const Step& s, const Piece& own, u8* memory, float* part_acc, float* part_ml,
                    bool wait, Turn turn, u64* stamp) {
     if (stamp) *stamp = global_time();

@@ -70,8 +70,8 @@ template <InputKind kind> struct Raw {
     }
 };
 
-// x [cols], written by other blocks; gamma f32 [cols] for NORMED; wait: until every word is of this turn. The mean square
-// is left to the rows' epilogue: it scales every result alike, so the integers need not wait for it.
+// x [cols], written by other blocks; gamma f32 [cols] for NORMED; wait: until every word is of this turn. The mean
+// square is left to the rows' epilogue: it scales every result alike, so the integers need not wait for it.
 template <InputKind kind>
 DEVICE void quantize_input(const Scratch& scratch, const float* x, const float* gamma, int cols, bool wait, u32 turn) {
     const int LOADS = kind == NORMED ? 2 : 4;  // eights of values a thread loads before it uses the first

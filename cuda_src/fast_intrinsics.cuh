@@ -25,8 +25,8 @@ DEVICE int dp4a_unsigned(u32 a, u32 b, int c) {
     return sum;
 }
 DEVICE void sync_warp() { __syncwarp(); }
-// The same value, in a register of its own, for a whole warp: a shuffle from the lane itself, which the compiler does not
-// see through. It would read special registers again in every loop instead.
+// The same value, in a register of its own, for a whole warp: a shuffle from the lane itself, which the compiler does
+// not see through. It would read special registers again in every loop instead.
 DEVICE int keep(int v) { return __shfl_sync(FULL_MASK, v, lane_id()); }
 // All threads of the first `count`, a multiple of 32; the rest of the block goes its own way.
 template <int count> DEVICE void sync_first() { asm volatile("bar.sync 1, %0;" ::"n"(count) : "memory"); }
@@ -103,8 +103,8 @@ DEVICE void bulk_copy(void* to, const void* from, int bytes, Barrier barrier, u6
     if (bytes == 0) return barrier_arrive(barrier);
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-            shared_address(to)),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(shared_address(to)),
         "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
         : "memory");
 }

@@ -36,7 +36,9 @@ struct Turn {
 DEVICE u32 with_turn(u32 word, u32 turn) { return (word & ~1u) | turn; }
 DEVICE void share(float* to, float value, u32 turn) { store_relaxed((u32*)to, with_turn(float_as_int(value), turn)); }
 
-DEVICE bool in_turn(uint4 v, u32 turn) { return ((v.x & v.y & v.z & v.w & 1) == turn) && (((v.x | v.y | v.z | v.w) & 1) == turn); }
+DEVICE bool in_turn(uint4 v, u32 turn) {
+    return ((v.x & v.y & v.z & v.w & 1) == turn) && (((v.x | v.y | v.z | v.w) & 1) == turn);
+}
 
 // Four shared words, once all are of this turn.
 DEVICE float4 load_shared4(const float* p, u32 turn) {

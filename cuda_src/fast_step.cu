@@ -1,5 +1,6 @@
-// A decode step, or any run of its phases, in one launch: one block a multiprocessor, every block a share of each matrix.
-// Whole steps need all blocks resident at once (a cooperative launch); a launch of one phase does not.
+// A decode step, or any run of its phases, in one launch: one block a multiprocessor, every block a share of each
+// matrix. Blocks of several phases wait for each other, so all must be resident: there are no more than multiprocessors,
+// and each takes one whole.
 #include "fast_attention.cuh"
 #include "fast_rows.cuh"
 
@@ -9,7 +10,8 @@
 
 // One segment: this warp's records, multiplied as they arrive. Partial sums go to partials[record][TILE_ROWS], records
 // numbered step by step (step × tiles + tile); a warp takes neighbours, so its activations change seldom.
-template <class Tile> DEVICE void multiply(const Share& share, const u8* image, float* partials, Intake& intake, int lane) {
+template <class Tile>
+DEVICE void multiply(const Share& share, const u8* image, float* partials, Intake& intake, int lane) {
     const int unit = lane & 3, warp = intake.warp;
     const int each = share.records / WARPS, more = share.records % WARPS;
     int record = warp * each + min(warp, more);
@@ -65,14 +67,15 @@ DEVICE void hold(Phase& to, const Phase* from) {
 
 // phases, streams [last]; segments [segment_count]; state i32: position; rope f32 [capacity][HEAD_DIM/2][2];
 // part_acc, part_ml: see `attend`; counters[0]: blocks that left, 0 before and after; counters[1]: the turn of a step's
-// first layer, which each launch with `turns` changes; part_value,
-// part_index [gridDim.x]: each block's best logit; stamps u64 [phases][gridDim.x][2] or null: when a block had its
-// input of a phase and when it was done with the phase, in ns. Dynamic shared memory: fast_tables.py SharedLayout.
+// first layer, which each launch with `turns` changes; part_value, part_index [gridDim.x]: each block's best logit;
+// stamps u64 [phases][gridDim.x][2] or null: when a block had its input of a phase and when it was done with the phase,
+// in ns. Dynamic shared memory: fast_tables.py SharedLayout.
 extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
     fast_step(const Phase* phases, const Stream* streams, const Segment* segments, const int* state, const float* rope,
-              float* part_acc, float* part_ml, u32* counters, float* part_value, int* part_index, u64* stamps, int first,
-              int last, int segment_count, int qk_segment, int ring_bytes, int scratch_bytes, int image_steps, int most_pairs,
-              int heads, int kv_heads, int capacity, int interleaved, int turns, float eps, float scale) {
+              float* part_acc, float* part_ml, u32* counters, float* part_value, int* part_index, u64* stamps,
+              int first, int last, int segment_count, int qk_segment, int ring_bytes, int scratch_bytes,
+              int image_steps, int most_pairs, int heads, int kv_heads, int capacity, int interleaved, int turns,
+              float eps, float scale) {
     DYNAMIC_SHARED(memory);
     __shared__ u64 barriers[BARRIERS];
     __shared__ __align__(16) Phase held[2];  // this phase and the next: too many registers otherwise
@@ -159,7 +162,8 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
                 if (which < 0) break;
                 const Share share = shares[which];
                 const int steps = my_segments[which].steps;
-                finish_rows(p, step, share, steps, scratch.partials + records * TILE_ROWS, part, inverse, part ? aside[1] : aside[0], best, turn.out);
+                finish_rows(p, step, share, steps, scratch.partials + records * TILE_ROWS, part, inverse,
+                            part ? aside[1] : aside[0], best, turn.out);
                 records += share.tiles * steps;
             }
             if (p.operation == LOGITS) best.keep(values, indices);

@@ -58,8 +58,9 @@ DEVICE u16 spare_bits(u32 low, u32 high) {
     return (u16)((low >> 6 & pairs) * gather >> 24 | (high >> 6 & pairs) * gather >> 24 << 8);
 }
 
-// Each format: RECORD bytes of a record; OFFSET of its integers; load, from a record in shared memory to registers; dot, the lane's share of
-// its row; octet, weights e .. e + 7 (e a multiple of 8) of one row of a record in global memory, as floats.
+// Each format: RECORD bytes of a record; OFFSET of its integers; load, from a record in shared memory to registers;
+// dot, the lane's share of its row; octet, weights e .. e + 7 (e a multiple of 8) of one row of a record in global
+// memory, as floats.
 
 struct TileQ4K {
     static const int RECORD = 2304, OFFSET = 0;
@@ -130,7 +131,8 @@ struct TileQ6K {
             const u32 pair = j < 2 ? scales.x : scales.y;
             const int first = dot16(sixteen(w[0], w[1], w[2]), x.q[2 * j], x.start[2 * j]);
             const int second = dot16(sixteen(w[3], w[4], w[5]), x.q[2 * j + 1], x.start[2 * j + 1]);
-            const int scaled = first * signed_byte_of(pair, 2 * (j & 1)) + second * signed_byte_of(pair, 2 * (j & 1) + 1);
+            const int scaled =
+                first * signed_byte_of(pair, 2 * (j & 1)) + second * signed_byte_of(pair, 2 * (j & 1) + 1);
             sum = fma_rn(x.scale[j], (float)scaled, sum);
         }
         return mul_rn(half_to_float(d), sum);
@@ -168,7 +170,8 @@ struct TileQ50 {
     }
     DEVICE static uint4 with_fifth(uint4 v, u32 bits, int shift, int first) {
         const u32 low = 0x0f0f0f0f, one = 0x01010101;
-        return {(v.x >> shift & low) | (bits >> first & one) << 4, (v.y >> shift & low) | (bits >> (first + 1) & one) << 4,
+        return {(v.x >> shift & low) | (bits >> first & one) << 4,
+                (v.y >> shift & low) | (bits >> (first + 1) & one) << 4,
                 (v.z >> shift & low) | (bits >> (first + 2) & one) << 4,
                 (v.w >> shift & low) | (bits >> (first + 3) & one) << 4};
     }

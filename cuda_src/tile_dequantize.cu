@@ -15,7 +15,8 @@ DEVICE void dequantize(const u8* tiles, u16* out, int cols, int first, int base,
     for (int e = lane_id() * 8; e < STEP; e += WARP * 8) {
         if (step * STEP + e >= cols) break;
         const Float8 w = Tile::octet(record, row % TILE_ROWS, e);
-        *(uint4*)(to + e) = {pack2(w.v[0], w.v[1]), pack2(w.v[2], w.v[3]), pack2(w.v[4], w.v[5]), pack2(w.v[6], w.v[7])};
+        *(uint4*)(to + e) = {pack2(w.v[0], w.v[1]), pack2(w.v[2], w.v[3]), pack2(w.v[4], w.v[5]),
+                             pack2(w.v[6], w.v[7])};
     }
 }
 

@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from engine import driver
+from engine import driver, nvrtc
 from engine.errors import BuildError
 from engine.kernels import KernelSpec
 
@@ -118,12 +118,12 @@ def build(name: str, arch: str, flags: Sequence[str] = (), folder: Path | None =
     Raises BuildError with the compiler's log.
     """
     options = (f"--gpu-architecture={arch}", *BASE_FLAGS, *flags)
-    key = hashlib.sha256("\0".join((source_hash([name]), name, *options, driver.nvrtc_version())).encode())
+    key = hashlib.sha256("\0".join((source_hash([name]), name, *options, nvrtc.version())).encode())
     store = (folder or cache_folder()) / key.hexdigest()[:40]
     code, log = store.with_suffix(".cubin"), store.with_suffix(".log")
     with suppress(OSError):
         return Cubin(name, code.read_bytes(), log.read_text(encoding="utf-8"))
-    built = Cubin(name, *driver.compile_cubin(name, _source(name), headers(), options))
+    built = Cubin(name, *nvrtc.compile_cubin(name, _source(name), headers(), options))
     # a cache that cannot be written costs seconds at the next start and nothing else
     with suppress(OSError):
         store.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine import cli, cli_common, driver, module
+from engine import cli, cli_common, driver, module, nvrtc
 from engine.errors import BuildError, CudaError, DeviceMemoryError
 from engine.kernels_matvec import matvec_padded_f32
 
@@ -113,8 +113,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]
         calls.append((name, tuple(options)))
         return b"code", "log"
 
-    monkeypatch.setattr(driver, "compile_cubin", compile_cubin)
-    monkeypatch.setattr(driver, "nvrtc_version", lambda: "13.0")
+    monkeypatch.setattr(nvrtc, "compile_cubin", compile_cubin)
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.0")
     return calls
 
 
@@ -129,7 +129,7 @@ def test_a_cubin_is_compiled_once_for_each_key(
     assert len(compiled) == 1
     build("sm_80")
     build("sm_90", ("-G",))
-    monkeypatch.setattr(driver, "nvrtc_version", lambda: "13.1")
+    monkeypatch.setattr(nvrtc, "version", lambda: "13.1")
     build("sm_90")
     changed = {name: text + "\n" for name, text in module.sources().items()}
     monkeypatch.setattr(module, "sources", lambda: changed)
@@ -160,7 +160,7 @@ def test_an_unknown_source_is_refused() -> None:
 def test_a_source_that_does_not_compile_carries_the_log() -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="needs cuda-python")
     with pytest.raises(BuildError, match=r'(?s)wrong\.cu did not compile.*identifier "oops" is undefined'):
-        driver.compile_cubin("wrong.cu", "__global__ void f() { oops(); }", {}, ["--gpu-architecture=sm_90"])
+        nvrtc.compile_cubin("wrong.cu", "__global__ void f() { oops(); }", {}, ["--gpu-architecture=sm_90"])
 
 
 def command(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
