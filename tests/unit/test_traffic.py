@@ -239,7 +239,8 @@ def test_matched_share_is_the_exclusive_time_of_launches_with_bytes() -> None:
 
 
 def test_a_trace_without_known_launches_is_refused(trace: Path) -> None:
-    with pytest.raises(JoinError, match=r"no launch of trace\.sqlite matches the rules \(llama\.cpp, vllm, pytorch\), so --model"):
+    sentence = r"no launch of trace\.sqlite matches the rules \(llama\.cpp, vllm, pytorch\), so --model"
+    with pytest.raises(JoinError, match=sentence):
         api.attribution(trace, model="qwen2.5-14b:q4_k_m")
 
 
