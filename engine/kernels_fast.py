@@ -22,7 +22,7 @@ _PLACE: tuple[tuple[str, Kind], ...] = (
     ("base", "i32"),
     ("stride", "i32"),
     ("half", "i32"),
-    ("tiles", "i32"),
+    ("all", "i32"),
     ("piece", "i32"),
     ("blocks", "i32"),
 )
@@ -60,8 +60,8 @@ def tile_pack(quant: str) -> KernelSpec:
     """rows [rows] in the row layout of `repack` -> their places in tiles that were zero before (`tiles`).
 
     Row r goes to packed row base + stride × r, or, with half = head_dim/2 > 0, to base + r with elements d and d + half
-    of its head next to each other. tiles, piece, blocks: of the matrix and its arrangement (`tiles.places`). A thread
-    makes one lane of a record, 128 weights.
+    of its head next to each other. all, piece, blocks: the matrix's tiles, and its arrangement (`tiles.arrange`). A
+    thread makes one lane of a record, 128 weights.
     """
 
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:
@@ -120,7 +120,7 @@ def fast_step(
 
     defines: HEAD_DIM, GROUP (query heads that share a KV head, at most 8), FORMATS (bit i: tiles of format i).
     Blocks of a launch of several phases wait for each other: there is one a multiprocessor at most, so all are resident
-    as soon as earlier launches leave. A cooperative launch would prove it, and cost a step 80 to 100 µs (H200).
+    as soon as earlier launches leave. A cooperative launch would prove it, and was no faster.
     """
     return KernelSpec(
         name="fast_step",
