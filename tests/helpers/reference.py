@@ -112,8 +112,12 @@ class Decoder:
         keys = np.concatenate([keys, self.rounding.kv(k).transpose(1, 0, 2)], axis=1)
         values = np.concatenate([values, self.rounding.kv(v).transpose(1, 0, 2)], axis=1)
         self.cache[layer] = (keys, values)
-        out = attention(q, keys, values, first).reshape(len(x), -1)
+        out = self.attend(q, keys, values, first).reshape(len(x), -1)
         return self._product(f"{at}.attn_output", out)
+
+    def attend(self, q: F64, k: F64, v: F64, first: int) -> F64:
+        """Attention of q [tokens][heads][d] over the cache of its layer; an engine that rounds here overrides it."""
+        return attention(q, k, v, first)
 
     def forward(self, tokens: list[int]) -> F64:
         """Logits [tokens][vocab] of the next tokens; the cache grows by them."""

@@ -59,9 +59,20 @@ inline uint4 load_fresh16(const void* p) { return load_aligned<uint4>(p); }
 inline void dependency_wait() {}
 inline void dependency_release() {}
 
+// Loops look at words that other threads write: now and then the others get their turn, or the launch is found stuck.
+inline void polled() {
+    static int polls[host::MAX_THREADS];
+    if (++polls[host::current] % 16 == 0) host::yield(host::READY);
+}
 inline void store_relaxed(unsigned* p, unsigned value) { *p = value; }
-inline unsigned load_relaxed(const void* p) { return load_aligned<unsigned>(p); }
-inline uint4 load_relaxed16(const void* p) { return load_aligned<uint4>(p); }
+inline unsigned load_relaxed(const void* p) {
+    polled();
+    return load_aligned<unsigned>(p);
+}
+inline uint4 load_relaxed16(const void* p) {
+    polled();
+    return load_aligned<uint4>(p);
+}
 inline unsigned fetch_add(unsigned* counter, unsigned value) {
     const unsigned before = *counter;
     *counter += value;
@@ -79,12 +90,17 @@ typedef unsigned long long* Barrier;
 inline Barrier barrier_at(unsigned long long* barrier) { return barrier; }
 inline Barrier barrier_next(Barrier first, int i) { return first + i; }
 inline void barrier_init(unsigned long long* barrier, int arrivals) { *barrier = arrivals << 1 | arrivals << 9; }
-inline void barrier_arrive(unsigned long long* barrier) {
+inline void barrier_count(unsigned long long* barrier) {
     const unsigned long long needed = *barrier >> 1 & 255, missing = *barrier >> 9 & 255;
     if (missing == 1)
         *barrier = ((*barrier & 1) ^ 1) | needed << 1 | needed << 9;
     else
         *barrier -= 1 << 9;
+}
+// Whoever waits for it runs before the one that arrived goes on: what it still reads may be gone by then.
+inline void barrier_arrive(unsigned long long* barrier) {
+    barrier_count(barrier);
+    host::yield(host::READY);
 }
 inline void barrier_publish() {}
 #define STREAMING 0
@@ -106,7 +122,7 @@ inline void barrier_wait(unsigned long long* barrier, unsigned parity) {
             memcpy(copy.to, copy.from, copy.bytes);
             copy.to = nullptr;
             *barrier &= (1 << 17) - 1;
-            barrier_arrive(barrier);
+            barrier_count(barrier);
         } else {
             host::yield(host::READY);
         }

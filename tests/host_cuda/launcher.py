@@ -47,7 +47,7 @@ def library(source: str, symbols: tuple[str, ...], defines: tuple[tuple[str, int
     """The shared library of a source file (in cuda_src, or a whole path), built unless it is cached."""
     stub = f'#include "{SOURCES / source}"\n' + "".join(f"HOST_KERNEL({name})\n" for name in symbols)
     options = (*flags(), *(f"-D{name}={value}" for name, value in defines))
-    inputs = [*sorted(SOURCES.glob("*.cuh")), SOURCES / source, HERE / "host_cuda.h"]
+    inputs = [*sorted(SOURCES.glob("*.cuh")), SOURCES / source, *sorted(HERE.glob("*.h"))]
     digest = hashlib.sha256("\0".join((stub, *options)).encode())
     for path in inputs:
         digest.update(path.read_bytes())
