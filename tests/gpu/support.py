@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -78,6 +78,11 @@ def cache(session: Session, positions: int) -> list[tuple[NDArray[np.float64], N
             both.append(raw.reshape(s.kv_heads, capacity, s.head_dim)[:, :positions].astype(np.float64))
         found.append((both[0], both[1]))
     return found
+
+
+def arguments(spec: KernelSpec, values: Sequence[Any]) -> driver.Arguments:
+    """A launch's arguments: addresses (None: null) for pointers, numbers for the rest."""
+    return driver.Arguments([_C_TYPES[kind](value) for (_, kind), value in zip(spec.params, values, strict=True)])
 
 
 class Bench:
