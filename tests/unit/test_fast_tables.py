@@ -185,7 +185,7 @@ def test_numbers_on_both_sides_are_the_same() -> None:
     assert macro("IMAGE_BYTES", "tile.cuh") == fast_tables._IMAGE_BYTES
     assert macro("ROUNDS", "fast_ring.cuh") == fast_tables._ROUNDS
     text = (SOURCES / "tile.cuh").read_text(encoding="utf-8")
-    records = re.findall(r"struct Tile(\w+) {\s*static const int RECORD = (\d+);", text)
+    records = re.findall(r"struct Tile(\w+) {.*?\bRECORD = (\d+)\b", text, re.DOTALL)
     assert {name[:2] + "_" + name[2]: int(size) for name, size in records} == {
         quant.upper(): size for quant, size in tiles.RECORD_BYTES.items()
     }
