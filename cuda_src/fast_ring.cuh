@@ -38,26 +38,27 @@ DEVICE Share share_of(const Segment& segment, int block, int blocks) {
     return {tile, end - tile, (end - tile) * segment.steps};
 }
 
-#define BARRIERS (ROUNDS * (GROUPS + 1))
-#define PLACES_BYTES 128  // ROUNDS × GROUPS words, rounded up so that the ring stays aligned
+// A group's records that would cross the end of the ring start at its beginning; both sides skip the same bytes.
+struct Places {
+    int bytes, at;
+    DEVICE int skip(int size) const { return at + size > bytes ? bytes - at : 0; }
+    DEVICE int take(int size) {
+        const int from = at + size > bytes ? 0 : at;
+        at = from + size;
+        return from;
+    }
+};
 
 struct Ring {
     u8* base;
-    int* places;  // [ROUNDS][GROUPS]: where a group's records of a round begin; written before their copy is asked for
-    Barrier first;
-
-    // Of a copy: one arrival, and its bytes. Of a round's memory: one arrival a warp.
-    DEVICE Barrier full(u32 round, int group) const {
-        return barrier_next(first, round % ROUNDS * GROUPS + group);
-    }
-    DEVICE Barrier empty(u32 round) const { return barrier_next(first, ROUNDS * GROUPS + round % ROUNDS); }
-    DEVICE static u32 parity(u32 round) { return round / ROUNDS & 1; }
+    u64 (*full)[GROUPS];  // [ROUNDS], one arrival and the bytes of a copy
+    u64* empty;           // [ROUNDS], one arrival a warp
 
     // One thread, before anyone waits.
     DEVICE void open() const {
         for (int i = 0; i < ROUNDS; ++i) {
-            for (int g = 0; g < GROUPS; ++g) barrier_init(full(i, g), 1);
-            barrier_init(empty(i), WARPS);
+            for (int g = 0; g < GROUPS; ++g) barrier_init(&full[i][g], 1);
+            barrier_init(empty + i, WARPS);
         }
         barrier_publish();
     }
@@ -69,19 +70,29 @@ DEVICE int in_group(int left, int g) { return max(0, min(left - g * GROUP_WARPS,
 // The multiplying side; every lane of a warp holds the same values.
 struct Intake {
     Ring ring;
+    Places places;
     u32 round;
-    int warp;
 
-    // This warp's record of the round.
-    DEVICE const u8* wait(int record) const {
-        const int group = warp / GROUP_WARPS;
-        barrier_wait(ring.full(round, group), Ring::parity(round));
-        return ring.base + ring.places[round % ROUNDS * GROUPS + group] + warp % GROUP_WARPS * record;
+    // Where this warp's record of a round with `left` records to come goes.
+    DEVICE int place(int left, int record) {
+        const int warp = warp_id();
+        int mine = 0;
+#pragma unroll
+        for (int g = 0; g < GROUPS; ++g) {
+            const int from = places.take(in_group(left, g) * record);
+            if (g == warp / GROUP_WARPS) mine = from;
+        }
+        return mine + warp % GROUP_WARPS * record;
     }
-    // What `wait` gave is in registers, in every lane; or the round has no record for this warp.
+    DEVICE const u8* wait(int left, int record) {
+        const int at = place(left, record);
+        barrier_wait(&ring.full[round % ROUNDS][warp_id() / GROUP_WARPS], round / ROUNDS & 1);
+        return ring.base + at;
+    }
+    // What `wait` gave is in registers, in every lane.
     DEVICE void done(int lane) {
         sync_warp();
-        if (lane == 0) barrier_arrive(ring.empty(round));
+        if (lane == 0) barrier_arrive(ring.empty + round % ROUNDS);
         ++round;
     }
 };
@@ -89,14 +100,14 @@ struct Intake {
 // The fetching side, one thread: all records of the block, phase after phase.
 struct Fetch {
     Ring ring;
-    int bytes, at;
+    Places places;
     u32 round, oldest, copies;
     u32 asked, freed;         // bytes, skipped ones included
     u32 ends[ROUNDS];         // `asked` after each round in the ring
 
     DEVICE void wait_for_room(int size) {
-        while (asked + size - freed > (u32)bytes || round - oldest == ROUNDS) {
-            barrier_wait(ring.empty(oldest), Ring::parity(oldest));
+        while (asked + size - freed > (u32)places.bytes || round - oldest == ROUNDS) {
+            barrier_wait(ring.empty + oldest % ROUNDS, oldest / ROUNDS & 1);
             freed = ends[oldest % ROUNDS];
             ++oldest;
         }
@@ -104,22 +115,18 @@ struct Fetch {
     DEVICE void wait_for_landing(u32 most) {
         if (copies < most) return;
         const u32 old = copies - most, in = old / GROUPS;
-        barrier_wait(ring.full(in, old % GROUPS), Ring::parity(in));
+        barrier_wait(&ring.full[in % ROUNDS][old % GROUPS], in / ROUNDS & 1);
     }
     DEVICE void segment(const u8* from, int records, int record, int shallow) {
         for (int first = 0; first < records; first += WARPS) {
 #pragma unroll 1
             for (int g = 0; g < GROUPS; ++g) {
-                const int size = in_group(records - first, g) * record;
-                // records that would cross the end of the ring start at its beginning
-                const int skip = at + size > bytes ? bytes - at : 0;
+                const int size = in_group(records - first, g) * record, skip = places.skip(size);
                 wait_for_room(skip + size);
                 asked += skip + size;
-                if (skip) at = 0;
-                ring.places[round % ROUNDS * GROUPS + g] = at;
+                const int at = places.take(size);
                 wait_for_landing(first < shallow * WARPS ? SHALLOW : DEEP);
-                bulk_copy(ring.base + at, from, size, ring.full(round, g), STREAMING);
-                at += size;
+                bulk_copy(ring.base + at, from, size, &ring.full[round % ROUNDS][g], STREAMING);
                 from += size;
                 ++copies;
             }

@@ -1,6 +1,6 @@
 // A decode step, or any run of its phases, in one launch: one block a multiprocessor, every block a share of each
-// matrix. Blocks of several phases wait for each other, so all must be resident: there are no more than multiprocessors,
-// and each takes one whole.
+// matrix. Blocks of several phases wait for each other, so all must be resident: there are no more than
+// multiprocessors, and each takes one whole.
 #include "fast_attention.cuh"
 #include "fast_rows.cuh"
 
@@ -10,46 +10,48 @@
 
 // One segment: this warp's records, multiplied as they arrive. Partial sums go to partials[record][TILE_ROWS], records
 // numbered step by step (step × tiles + tile); a warp takes neighbours, so its activations change seldom.
-template <class Tile>
-DEVICE void multiply(const Share& share, const u8* image, float* partials, Intake& intake, int lane) {
-    const int unit = lane & 3, warp = intake.warp;
+template <class Tile> DEVICE void multiply(const Share& share, const u8* image, float* partials, Intake& intake) {
+    const int lane = lane_id(), unit = lane & 3, warp = warp_id();
     const int each = share.records / WARPS, more = share.records % WARPS;
-    int record = warp * each + min(warp, more);
+    int record = warp * each + min(warp, more), left = share.records;
     const int last = record + each + (warp < more);
     int step = record < last ? record / share.tiles : 0;
     float* to = partials + record * TILE_ROWS + (lane >> 2);
 #pragma unroll 1
     while (record < last) {
         Activations x;
-        x.template load<Tile::OFFSET>(image + step * IMAGE_BYTES, unit);
+        x.load(image + step * IMAGE_BYTES, unit);
         const int end = min(++step * share.tiles, last);
 #pragma unroll 1
         for (; record < end; ++record) {
             Tile weights;
-            weights.load(intake.wait(Tile::RECORD), lane);
+            weights.load(intake.wait(left, Tile::RECORD), lane);
             intake.done(lane);
             float sum = weights.dot(x, lane);
             sum = add_rn(sum, shuffle_xor(sum, 1));
             sum = add_rn(sum, shuffle_xor(sum, 2));
             if (unit == 0) *to = sum;
             to += TILE_ROWS;
+            left -= WARPS;
         }
     }
-    if (more && warp >= more) intake.done(lane);  // the last round has no record for this warp
+    if (left > 0) {  // the last round has no record for this warp
+        intake.place(left, Tile::RECORD);
+        intake.done(lane);
+    }
 }
 
-DEVICE void multiply_any(int format, const Share& share, const u8* image, float* partials, Intake& intake,
-                         int lane) {
-    if ((FORMATS & 1) && format == 0) multiply<TileQ4K>(share, image, partials, intake, lane);
-    if ((FORMATS & 2) && format == 1) multiply<TileQ6K>(share, image, partials, intake, lane);
-    if ((FORMATS & 4) && format == 2) multiply<TileQ50>(share, image, partials, intake, lane);
-    if ((FORMATS & 8) && format == 3) multiply<TileQ80>(share, image, partials, intake, lane);
+DEVICE void multiply_any(int format, const Share& share, const u8* image, float* partials, Intake& intake) {
+    if ((FORMATS & 1) && format == 0) multiply<TileQ4K>(share, image, partials, intake);
+    if ((FORMATS & 2) && format == 1) multiply<TileQ6K>(share, image, partials, intake);
+    if ((FORMATS & 4) && format == 2) multiply<TileQ50>(share, image, partials, intake);
+    if ((FORMATS & 8) && format == 3) multiply<TileQ80>(share, image, partials, intake);
 }
 
 // All of a launch's weights, by one thread.
 DEVICE void fetch_all(Ring ring, int ring_bytes, const Stream* streams, int phases, const Segment* segments,
                       const Share* shares) {
-    Fetch fetch = {ring, ring_bytes};
+    Fetch fetch = {ring, {ring_bytes, 0}};
     for (int i = 0; i < phases; ++i)
 #pragma unroll 1
         for (int part = 0; part < 2; ++part) {
@@ -77,20 +79,20 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
               int image_steps, int most_pairs, int heads, int kv_heads, int capacity, int interleaved, int turns,
               float eps, float scale) {
     DYNAMIC_SHARED(memory);
-    __shared__ u64 barriers[BARRIERS];
+    __shared__ u64 full[ROUNDS][GROUPS], empty[ROUNDS];
     __shared__ __align__(16) Phase held[2];  // this phase and the next: too many registers otherwise
     __shared__ __align__(16) float squares[WARPS];
     __shared__ Piece piece;
     __shared__ float values[WARPS];
     __shared__ int indices[WARPS];
-    const int lane = keep(lane_id()), warp = keep(warp_id()), count = last - first;
-    u8* at = memory + PLACES_BYTES + ring_bytes;
+    const int lane = lane_id(), warp = warp_id(), count = last - first;
+    u8* at = memory + ring_bytes;
     const Scratch scratch = {at, (float*)(at + image_steps * IMAGE_BYTES), squares};
     Stream* my_streams = (Stream*)(at + scratch_bytes);
     Segment* my_segments = (Segment*)(my_streams + count);
     float2* angles = (float2*)(my_segments + segment_count);
     Share* shares = (Share*)(angles + most_pairs);
-    const Ring ring = {memory + PLACES_BYTES, (int*)memory, barrier_at(barriers)};
+    const Ring ring = {memory, full, empty};
 
     for (int i = threadIdx.x; i < count; i += THREADS + WARP) my_streams[i] = streams[first + i];
     for (int i = threadIdx.x; i < segment_count; i += THREADS + WARP) my_segments[i] = segments[i];
@@ -102,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
         if (lane == 0) fetch_all(ring, ring_bytes, my_streams, count, my_segments, shares);
         return;
     }
-    Intake intake = {ring, 0, warp};
+    Intake intake = {ring, {ring_bytes, 0}, 0};
     if (lane == 0) values[warp] = LOWEST, indices[warp] = 0;
     dependency_release();
     dependency_wait();
@@ -149,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
                 if (which < 0) break;
                 const Share share = shares[which];
                 float* partials = scratch.partials + records * TILE_ROWS;
-                multiply_any(my_segments[which].format, share, scratch.image, partials, intake, lane);
+                multiply_any(my_segments[which].format, share, scratch.image, partials, intake);
                 records += share.tiles * my_segments[which].steps;
             }
             sync_first<THREADS>();

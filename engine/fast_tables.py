@@ -28,13 +28,13 @@ PHASE = np.dtype(
 )
 STREAM = np.dtype([("weights", "<u8", 2), ("segment", "<i4", 2), ("shallow", "<i4"), ("unused", "<i4")])
 SEGMENT = np.dtype([(name, "<i4") for name in ("tiles", "steps", "record", "format")])
-_IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS, _PLACES_BYTES = 640, 12, 8, 8, 128
+_IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS = 640, 12, 8, 8
 # static shared memory of fast_step.cu and what the driver keeps of a block's
 _RESERVED = 3072
 # partial sums of the output matrix are taken in pieces of at most this many records a block
 _HEAD_RECORDS = 320
-# about what a ring holds
-_RING_BYTES = 184 << 10
+# about what a ring holds of a phase's weights before the phase begins
+_SHALLOW_ROUNDS = 5
 MOST_SPLITS = 72
 Address = tuple[str, int]  # a name and an offset in bytes
 
@@ -118,18 +118,11 @@ class Tables:
             for name in ("operation", "flags", "cols", "row"):
                 row[name] = getattr(phase, name)
             streams[i]["segment"] = -1
-            streams[i]["shallow"] = shallow_rounds(phase)
+            streams[i]["shallow"] = _SHALLOW_ROUNDS if phase.flags & AFTER_ALL else 0
             for place, segment in enumerate(phase.segments):
                 streams[i]["weights"][place] = weight(segment.matrix.name) + segment.offset
                 streams[i]["segment"][place] = self.kinds.index(segment.kind)
         return {"phases": phases, "streams": streams, "segments": np.array(list(self.kinds), SEGMENT)}
-
-
-def shallow_rounds(phase: Phase) -> int:
-    """Rounds that a ring holds of a phase's weights before the phase begins; -1 where it waits for nothing."""
-    if not phase.segments or not phase.flags & AFTER_ALL:
-        return -1
-    return _RING_BYTES // (WARPS * max(RECORD_BYTES[segment.matrix.quant] for segment in phase.segments))
 
 
 @dataclass(frozen=True)
@@ -165,7 +158,7 @@ def shared_layout(tables: Tables, count: int, *, blocks: int, group: int, head_d
     scratch = _rounded(max(image_steps * _IMAGE_BYTES + partials, attention), 128)
     pairs = tiles_a_block(tables.kinds[tables.qk_segment][0], blocks) * ROWS // 2
     kinds = len(tables.kinds) * (SEGMENT.itemsize + _SHARE_BYTES)
-    rest = _PLACES_BYTES + scratch + count * STREAM.itemsize + kinds + pairs * _ANGLE_BYTES
+    rest = scratch + count * STREAM.itemsize + kinds + pairs * _ANGLE_BYTES
     rounds = [WARPS * RECORD_BYTES[segment.matrix.quant] for segment in segments]
     ring = min((limit - _RESERVED - rest) // 128 * 128, _ROUNDS * min(rounds))
     if ring < 2 * max(rounds):

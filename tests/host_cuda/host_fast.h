@@ -44,7 +44,6 @@ inline int dp4a_unsigned(unsigned a, unsigned b, int c) {
     for (int k = 0; k < 4; ++k) c += (int)(a >> 8 * k & 255) * (int8_t)(b >> 8 * k);
     return c;
 }
-inline int keep(int v) { return v; }
 inline void sync_warp() { host::yield(host::AT_WARP); }
 template <int count> inline void sync_first() {
     host::team = count;
@@ -86,9 +85,6 @@ inline unsigned long long global_time() {
 
 // A barrier: the parity of its running phase (bit 0), arrivals it needs (8 bits), arrivals still missing (8 bits), and
 // above them the number of its pending copy plus one.
-typedef unsigned long long* Barrier;
-inline Barrier barrier_at(unsigned long long* barrier) { return barrier; }
-inline Barrier barrier_next(Barrier first, int i) { return first + i; }
 inline void barrier_init(unsigned long long* barrier, int arrivals) { *barrier = arrivals << 1 | arrivals << 9; }
 inline void barrier_count(unsigned long long* barrier) {
     const unsigned long long needed = *barrier >> 1 & 255, missing = *barrier >> 9 & 255;

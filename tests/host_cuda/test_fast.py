@@ -227,7 +227,7 @@ def broken(folder: Path, file: str, old: str, new: str) -> Path:
 
 
 MISTAKES = {
-    "weights-before-they-land": ("fast_ring.cuh", r"^ *barrier_wait\(ring\.full\(round, group\), [^;]*;$", ""),
+    "weights-before-they-land": ("fast_ring.cuh", r"^ *barrier_wait\(&ring\.full\[round[^;]*GROUP_WARPS[^;]*;$", ""),
     "a-round-given-back-too-early": (
         "fast_step.cu",
         r"weights\.load\((intake\.wait\([^)]*\)), lane\);\s*intake\.done\(lane\);",
