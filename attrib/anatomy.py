@@ -123,6 +123,7 @@ class Growth:
 
     span: tuple[float, float]
     rows: tuple[tuple[str, float, float], ...]
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Both sides and their difference in ms; unknown values are null."""
@@ -131,7 +132,8 @@ class Growth:
             return {"first_ms": first * 1e3, "second_ms": second * 1e3, "delta_ms": (second - first) * 1e3}
 
         categories = [{"category": name, **sides(first, second)} for name, first, second in self.rows]
-        return document({"schema": GROWTH_SCHEMA, "span": sides(*self.span), "categories": categories})
+        body = {"schema": GROWTH_SCHEMA, "span": sides(*self.span), "categories": categories}
+        return document({**body, "warnings": list(self.warnings)})
 
 
 def growth(first: Anatomy, second: Anatomy) -> Growth:
@@ -139,7 +141,24 @@ def growth(first: Anatomy, second: Anatomy) -> Growth:
     before, after = ({row.category: row.seconds for row in side.rows} for side in (first, second))
     names = dict.fromkeys([*before, *after])
     rows = tuple((name, before.get(name, np.nan), after.get(name, np.nan)) for name in names)
-    return Growth((first.span, second.span), rows)
+    return Growth((first.span, second.span), rows, _unlike(first, second))
+
+
+def _unlike(first: Anatomy, second: Anatomy) -> tuple[str, ...]:
+    """What says that two anatomies are not one build at two KV lengths."""
+    sides = [
+        (what, getattr(first, name), getattr(second, name))
+        for what, name in (
+            ("device", "device"),
+            ("model", "model"),
+            ("build", "build"),
+            ("launches a step", "launches"),
+        )
+    ]
+    found = [f"{what} {a} and {b}" for what, a, b in sides if a and b and a != b]
+    if not found:
+        return ()
+    return (f"not one build at two KV lengths: {', '.join(found)}; `attrib compare` shows what two builds differ in",)
 
 
 def copied_ns(attribution: Attribution) -> NDArray[np.int64]:

@@ -55,8 +55,8 @@ def perfetto(
         print_json(written.to_json())
         return
     typer.echo(
-        f"{written.launches:,} launches of {written.steps} steps on {written.lanes} lanes and {written.counters} "
-        f"counters in {out} ({written.size / 1e6:.1f} MB); open it in ui.perfetto.dev"
+        f"{written.launches:,} launches of {written.steps} steps, lanes: {written.lanes}, counters: {written.counters}"
     )
+    typer.echo(f"{out} ({written.size / 1e6:.1f} MB); open it in ui.perfetto.dev")
     for note in written.warnings:
         typer.echo(f"* {note}")

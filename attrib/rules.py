@@ -238,7 +238,8 @@ def plan(rules: Rules, candidates: Sequence[Candidate], model: Model) -> dict[in
     reached, message = max(failures, key=lambda f: f[0])
     raise JoinError(
         f"rules {rules.name!r} do not fit model {model.shape.name}: {message} "
-        f"({reached} of {len(candidates)} launches fitted before it); check --model or give --rules or --bytes"
+        f"({reached} of {len(candidates)} launches fitted before it); check --model or give --rules or --bytes, "
+        "and choose a range that holds decode steps"
     )
 
 

@@ -270,6 +270,7 @@ def print_growth(out: Console, found: Growth) -> None:
             f"{(b - a) * 1e3:+.3f}" if math.isfinite(b - a) else "–",
         )
     out.print(table)
+    print_footnotes(out, found.warnings)
     out.print()
 
 

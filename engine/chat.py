@@ -55,7 +55,7 @@ def _environment() -> Any:
     try:
         sandbox = import_module("jinja2.sandbox")
     except ImportError as error:
-        raise EngineError("a chat template needs the package jinja2; pip install jinja2") from error
+        raise EngineError("a chat template needs the package jinja2; pip install 'attrib[engine]'") from error
     # trimmed blocks and loop controls are what the templates of published models are written for
     environment = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]

@@ -140,7 +140,7 @@ def _library_tokenizer(vocabulary: Vocabulary) -> Any:
     try:
         library = import_module("tokenizers")
     except ImportError as error:
-        raise EngineError("text needs the package tokenizers; pip install tokenizers") from error
+        raise EngineError("text needs the package tokenizers; pip install 'attrib[engine]'") from error
     ids = {token: i for i, token in enumerate(vocabulary.tokens)}
     try:
         model = library.models.BPE(

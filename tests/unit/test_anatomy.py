@@ -144,3 +144,8 @@ def test_growth_of_a_pair(attrib: Attrib, tmp_path: Path) -> None:
     assert found["span"]["delta_ms"] == pytest.approx(spans[1] - spans[0])
     assert "+0.002" in attrib("anatomy", *paths).out
     assert "growth" not in attrib("anatomy", *paths, paths[0], "--json").json()
+
+
+def test_growth_between_unlike_steps_says_so(attrib: Attrib) -> None:
+    unlike = attrib("anatomy", *(data.trace(f"llama.cpp-{name}-tg16-h200") for name in ("7b-d1641", "14b-d3254")))
+    assert "not one build at two KV lengths: launches a step 538 and 918" in " ".join(unlike.out.split())

@@ -173,7 +173,7 @@ def test_what_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ModelError, match="merges do not fit its tokens"):
         Tokenizer(Vocabulary(("a", "b"), (("a", "x"),), "smollm"))
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(EngineError, match="pip install tokenizers"):
+    with pytest.raises(EngineError, match=r"package tokenizers; pip install 'attrib\[engine\]'"):
         tokenizer()
 
 
