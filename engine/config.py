@@ -16,6 +16,8 @@ DEFAULT_SEED = 1
 SYNTHETIC_CONTEXT = 32768
 ALIASES = {"7b": "qwen2.5-7b", "14b": "qwen2.5-14b"}
 HEAD_NORMS = ("attn_q_norm", "attn_k_norm")  # qwen3: RMSNorm of each head of q and k before they are rotated
+DIMENSIONS = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab")
+"""Of a shape; a model has at least one of each."""
 _BIASES = ("attn_q_bias", "attn_k_bias", "attn_v_bias")
 
 
@@ -38,8 +40,7 @@ class ModelConfig:
     def info(self) -> ModelInfo:
         """The manifest's description of this model."""
         shape = self.model.shape
-        names = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab")
-        dims = {name: int(getattr(shape, name)) for name in names}
+        dims = {name: int(getattr(shape, name)) for name in DIMENSIONS}
         return ModelInfo(shape.name, shape.arch, self.model.recipe, self.source, dims)
 
 
@@ -64,14 +65,17 @@ def paired(arch: str) -> bool:
 
 
 def checked(config: ModelConfig) -> ModelConfig:
-    """The config itself, once every tensor is known to be present and readable.
+    """The config itself, once every dimension is positive and every tensor is known to be present and readable.
 
-    Raises ModelError naming the tensor and its type, or the tensor that is missing.
+    Raises ModelError naming the dimension, the tensor and its type, or the tensor that is missing.
     """
     model, shape = config.model, config.model.shape
     if shape.arch not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ModelError(f"model {shape.name} has architecture {shape.arch!r}; the engine runs {known}")
+    for name in DIMENSIONS:
+        if getattr(shape, name) < 1:
+            raise ModelError(f"model {shape.name} has {name} {getattr(shape, name)}; a model has at least one")
     for tensor in model.tensors:
         if tensor.quant not in GPU_QUANTS:
             known = ", ".join(GPU_QUANTS)

@@ -55,9 +55,15 @@ GREEDY = Sampling()
 
 def log_softmax(logits: F64) -> F64:
     """x − log Σ e^x, along the last axis; the largest logit is taken out first, so nothing overflows."""
-    shifted = logits - logits.max(axis=-1, keepdims=True)
+    shifted = _below_the_largest(logits)
     result: F64 = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return result
+
+
+def _below_the_largest(logits: F64, temperature: float = 1.0) -> F64:
+    """(x − max x) / temperature, along the last axis: never above 0, −∞ where that passes the smallest number."""
+    with np.errstate(over="ignore"):
+        return np.asarray((logits - logits.max(axis=-1, keepdims=True)) / temperature)
 
 
 def softmax(logits: F64) -> F64:
@@ -85,7 +91,8 @@ def keep_min_p(ranked: F64, p: float) -> int:
 def candidates(logits: NDArray[np.floating], sampling: Sampling) -> tuple[Ids, F64]:
     """(ids, their probabilities), likeliest first, of the tokens a draw chooses from.
 
-    Raises EngineError for logits that are not finite; the temperature must be above zero.
+    Raises EngineError for logits that are not finite, or none; the temperature must be above zero. One so low that
+    no other logit counts leaves the likeliest alone, or those equal to it.
     """
     values = np.asarray(logits, np.float64)
     require_finite(values)
@@ -94,7 +101,7 @@ def candidates(logits: NDArray[np.floating], sampling: Sampling) -> tuple[Ids, F
     ranked = ranked[: keep_top_k(ranked, sampling.top_k)]
     ranked = ranked[: keep_top_p(ranked, sampling.top_p)]
     ranked = ranked[: keep_min_p(ranked, sampling.min_p)]
-    return order[: len(ranked)], softmax(ranked / sampling.temperature)
+    return order[: len(ranked)], softmax(_below_the_largest(ranked, sampling.temperature))
 
 
 def _ranking(values: F64, top_k: int) -> Ids:
@@ -108,7 +115,9 @@ def _ranking(values: F64, top_k: int) -> Ids:
 
 
 def require_finite(logits: NDArray[np.floating]) -> None:
-    """Raise EngineError when a logit is NaN or infinite."""
+    """Raise EngineError when a logit is NaN or infinite, or there is none."""
+    if not logits.size:
+        raise EngineError("there are no logits to choose a token from; the model has no vocabulary")
     if wrong := int(np.count_nonzero(~np.isfinite(logits))):
         raise EngineError(f"{wrong} of {logits.size} logits are not finite; the model's weights hold NaN or overflow")
 

@@ -13,7 +13,7 @@ import pytest
 
 from attrib.errors import AttribError
 from attrib.models import Model, ModelShape, Tensor, recipe_tensors
-from engine.config import ModelConfig, of_model, resolve, synthetic
+from engine.config import DIMENSIONS, ModelConfig, checked, of_model, resolve, synthetic
 from engine.errors import ModelError
 from engine.gguf import Reader, read_config
 from engine.ggufwrite import file_type, from_host, vocabulary, write
@@ -103,6 +103,15 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
         resolve(str(text))
     with pytest.raises(ModelError, match="cannot be read: No such file"):
         resolve(str(tmp_path / "absent.gguf"))
+
+
+@pytest.mark.parametrize("name", DIMENSIONS)
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_model_without_a_dimension_is_refused(name: str, size: int) -> None:
+    config = tiny()
+    shape = replace(config.model.shape, **{name: size})
+    with pytest.raises(ModelError, match=f"^model tiny has {name} {size}; a model has at least one$"):
+        checked(replace(config, model=replace(config.model, shape=shape)))
 
 
 def _without(config: ModelConfig, name: str) -> ModelConfig:

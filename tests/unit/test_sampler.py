@@ -173,6 +173,42 @@ def test_logits_that_are_not_finite_are_refused(value: float, sampling: Sampling
         Sampler(sampling).choose(np.array([0.0, value, 1.0, value]))
 
 
+TEMPERATURES = st.floats(0, 1e308) | st.sampled_from([5e-324, 1e-320, 2.2e-308, 1e-300, 1.0, 1e308])
+ANY_LOGITS = arrays(np.float32, st.integers(1, 40), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
+WIDE_LOGITS = arrays(np.float64, st.integers(1, 40), elements=st.floats(allow_nan=False, allow_infinity=False))
+
+
+@given(logits=ANY_LOGITS | WIDE_LOGITS, temperature=TEMPERATURES, k=st.integers(0, 45), p=st.floats(0.01, 1))
+def test_any_temperature_draws_without_a_warning(logits: np.ndarray, temperature: float, k: int, p: float) -> None:
+    """Warnings are errors here; probabilities fall, add up to 1, and belong to candidates alone."""
+    sampling = Sampling(temperature, k, p, 0.0, seed=1)
+    chosen = Sampler(sampling).choose(logits)
+    if sampling.greedy:
+        assert chosen == np.argmax(logits)
+        return
+    ids, probabilities = candidates(logits, sampling)
+    assert chosen in ids
+    assert np.isfinite(probabilities).all()
+    assert (np.diff(probabilities) <= 0).all()
+    assert math.isclose(probabilities.sum(), 1, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-300, 1e-30])
+def test_the_lowest_temperatures_take_the_likeliest(temperature: float) -> None:
+    assert drawn(SHUFFLED, temperature=temperature) == ([1, 3, 0, 2], [1.0, 0.0, 0.0, 0.0])
+    assert drawn(np.array([2.0, 1.0, 2.0]), temperature=temperature) == ([0, 2, 1], [0.5, 0.5, 0.0])
+
+
+def test_the_highest_temperature_takes_all_alike() -> None:
+    np.testing.assert_allclose(drawn(SHUFFLED, temperature=1e308)[1], 0.25)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(1.0), Sampling(1.0, top_k=3)], ids=["greedy", "all", "top-k"])
+def test_no_logits_are_refused(sampling: Sampling) -> None:
+    with pytest.raises(EngineError, match="no logits to choose a token from"):
+        Sampler(sampling).choose(np.zeros(0, np.float32))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
