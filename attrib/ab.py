@@ -14,8 +14,9 @@ from attrib import builds, stats, store
 from attrib.ab_site import SiteChange, site_change
 from attrib.builds import Side
 from attrib.errors import RefusedError
+from attrib.files import interruptible
 from attrib.jsonout import document
-from attrib.record import Target, interruptible, parse_target
+from attrib.record import Target, parse_target
 from attrib.stats import Judgement
 from attrib.store import Noise
 from attrib.windows import BASE, NEW, Experiment, Journal, Window, alone, measure, open_journal

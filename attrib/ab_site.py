@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from attrib import api, capture, stages
+from attrib import api, capture
 from attrib import manifest as manifests
 from attrib.builds import Side
 from attrib.errors import RefusedError
+from attrib.files import MANIFEST, STAGES, TRACE
 from attrib.jsonout import document
 from attrib.record import DEFAULT_STEPS, Target
 
@@ -52,13 +53,13 @@ def site_change(target: Target, site: str, base: Side, new: Side, gpu: int, limi
 def _row(nsys: capture.Nsys, target: Target, site: str, side: Side, gpu: int, limit_s: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="attrib-site-") as name:
         folder = Path(name)
-        path = folder / "manifest.json"
+        path = folder / MANIFEST
         options = ("--steps", str(DEFAULT_STEPS), "--traced", "--manifest", str(path), "--gpu", str(gpu))
         report = capture.profile(nsys, side.command(target, *options), folder, limit_s)
-        trace = api.open(capture.export(nsys, report, folder / "trace.sqlite"))
+        trace = api.open(capture.export(nsys, report, folder / TRACE))
         capture.require_kernels(trace)
         manifest = manifests.load(path)
-        stamps = folder / stages.FILE
+        stamps = folder / STAGES
         attribution = api.attribution(trace, manifest=manifest, stages=stamps, anchor=target.label, steps="graph")
         capture.check_decode(attribution, manifest, DEFAULT_STEPS)
         rows: list[dict[str, Any]] = api.census(attribution).to_json()["sites"]

@@ -18,6 +18,7 @@ from attrib.census import census as take_census
 from attrib.compare import Comparison
 from attrib.compare import compare as take_comparison
 from attrib.compare_sides import Side
+from attrib.files import MANIFEST, TRACE
 from attrib.report.subject import Subject
 from attrib.report.subject import load as load_subject
 from attrib.stragglers import Stragglers
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from attrib.report.page import Report
 
 TraceLike = Trace | str | Path
-RUN_TRACE, RUN_MANIFEST = "trace.sqlite", "manifest.json"
 
 
 def open(path: str | Path, reader: str = "auto") -> Trace:
@@ -37,8 +37,8 @@ def open(path: str | Path, reader: str = "auto") -> Trace:
     A run directory that `attrib record` wrote stands for the trace in it. `reader` names what reads the kernel table.
     Raises SchemaError.
     """
-    inside = Path(path) / RUN_TRACE
-    return open_trace(inside if inside.is_file() else path, reader)
+    inside = Path(path) / TRACE
+    return open_trace(inside if inside.exists() else path, reader)
 
 
 def attribution(
@@ -52,8 +52,8 @@ def attribution(
     if isinstance(trace, Trace):
         return attribute(trace, Options(**options))
     path = Path(trace)
-    manifest = path / RUN_MANIFEST
-    if manifest.is_file() and not any(options.get(key) for key in ("model", "table", "manifest")):
+    manifest = path / MANIFEST
+    if manifest.exists() and not any(options.get(key) for key in ("model", "table", "manifest")):
         options = {**options, "manifest": manifest}
     opened = open(path, reader)
     opened.progress = progress

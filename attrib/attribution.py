@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from attrib import ggufmodel, ledger, rules, stages, streaming, traffic
 from attrib.device import Device, lookup
 from attrib.errors import JoinError, RefusedError
+from attrib.files import STAGES
 from attrib.ledger import NS, Ledger
 from attrib.manifest import Launch, Manifest
 from attrib.manifest import load as load_manifest
-from attrib.models import Model, builtin
+from attrib.models import GGUF, Model, builtin
 from attrib.selection import select
 from attrib.stages import Summary, Timeline
 from attrib.steps import Steps, find_steps
@@ -156,7 +157,7 @@ def attribute(trace: Trace, options: Options | None = None) -> Attribution:
     attribution = Attribution(trace, steps, closed, found, gpu, lookup(gpu.name), model, build, anchor)
     if manifest is None:
         return attribution
-    beside = options.manifest.parent / stages.FILE if isinstance(options.manifest, Path) else None
+    beside = options.manifest.parent / STAGES if isinstance(options.manifest, Path) else None
     return _with_stages(attribution, whole, options, manifest, options.stages or beside)
 
 
@@ -181,7 +182,7 @@ def _with_stages(
         return found
     try:
         if path is None:
-            raise JoinError(f"no {stages.FILE} was given with the manifest")
+            raise JoinError(f"no {STAGES} was given with the manifest")
         stamps = stages.load(path)
     except JoinError as error:
         return replace(found, notes=tuple(_one_row(node, str(error)) for node in described))
@@ -256,6 +257,6 @@ def _only(found: Attribution, kept: NDArray[np.bool_]) -> Attribution:
 
 def load_model(spec: str) -> Model:
     """A built-in model (`qwen2.5-14b:q4_k_m`) or a GGUF file by its path."""
-    if spec.lower().endswith(".gguf"):
+    if spec.lower().endswith(GGUF):
         return ggufmodel.load(Path(spec))
     return builtin(spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,7 @@ from attrib.cli_options import (
     analysis_options,
     spelled,
 )
-from attrib.files import require_distinct
+from attrib.files import numbered, require_distinct, write_csv
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -74,7 +75,7 @@ def census(
     """
     from attrib import api
 
-    require_distinct((output.csv, output.plot), [*traces, *source.files()])
+    require_distinct([*_each(output.csv, traces), *_each(output.plot, traces)], [*traces, *source.files()])
     found = _attributions(traces, reader, source, selection)
     results = [(path, api.census(a, rate_class, by)) for path, a in found]
     _outputs(results, output.csv, output.plot)
@@ -105,7 +106,7 @@ def stragglers(
     """
     from attrib import api
 
-    require_distinct((output.csv, output.plot), [*traces, *source.files()])
+    require_distinct([*_each(output.csv, traces), *_each(output.plot, traces)], [*traces, *source.files()])
     found = _attributions(traces, reader, source, selection)
     results = [(path, api.stragglers(api.census(a, rate_class, by))) for path, a in found]
     _outputs(results, output.csv, output.plot)
@@ -136,7 +137,7 @@ def anatomy(
     from attrib import api
     from attrib.anatomy import growth
 
-    require_distinct((output.csv, output.plot), [*traces, *source.files()])
+    require_distinct([*_each(output.csv, traces), output.plot], [*traces, *source.files()])
     results = [(path, api.anatomy(a)) for path, a in _attributions(traces, reader, source, selection)]
     if output.plot is not None:
         from attrib.plots import plot_anatomy
@@ -228,13 +229,15 @@ def _attributions(
 
 
 def _outputs(results: list[tuple[Path, Any]], csv: Path | None, plot: Path | None) -> None:
-    from attrib.files import numbered, write_csv
+    for target, (_, result) in zip(_each(csv, results), results, strict=False):
+        write_csv(result.to_pandas(), target)
+    for target, (_, result) in zip(_each(plot, results), results, strict=False):
+        result.plot(str(target))
 
-    for place, (_, result) in enumerate(results):
-        if csv is not None:
-            write_csv(result.to_pandas(), numbered(csv, place, len(results)))
-        if plot is not None:
-            result.plot(str(numbered(plot, place, len(results))))
+
+def _each(path: Path | None, results: Sequence[object]) -> list[Path]:
+    """The file of each result; none where no path is given."""
+    return [] if path is None else [numbered(path, place, len(results)) for place in range(len(results))]
 
 
 def _print_all(documents: list[dict[str, Any]], **more: Any) -> None:

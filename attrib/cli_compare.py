@@ -20,6 +20,7 @@ from attrib.cli_options import (
     analysis_options,
     spelled,
 )
+from attrib.files import TRACE, require_distinct, write_csv
 
 if TYPE_CHECKING:
     from attrib.compare_sides import Loaded
@@ -45,9 +46,9 @@ class _Cut:
 
     def load(self, path: Path, model: str | None, table: Path | None, anchor: str, build: str) -> Loaded:
         """Read one side; a run directory has its bytes from its manifest, so the shared model is for traces only."""
-        from attrib.compare_sides import TRACE, load
+        from attrib.compare_sides import load
 
-        shared = None if (path / TRACE).is_file() or table is not None else self.model
+        shared = None if (path / TRACE).exists() or table is not None else self.model
         chosen = model or shared
         source = Source(chosen, self.rules if chosen else None, table, None, anchor, build)
         options = analysis_options(source, self.selection)
@@ -87,8 +88,9 @@ def compare(
     from attrib import compare_tables, tables
     from attrib.compare import compare as take
     from attrib.compare_sides import Side
-    from attrib.files import write_csv
 
+    sources = Source(model, rules), Source(model_a, table=bytes_a), Source(model_b, table=bytes_b)
+    require_distinct((csv, plot), [a, b, *(file for source in sources for file in source.files())])
     if devices:
         _devices(a, b, reader, as_json, csv, plot)
         return
@@ -109,16 +111,12 @@ def compare(
 def _devices(a: Path, b: Path, reader: str, as_json: bool, csv: Path | None, plot: Path | None) -> None:
     from attrib import compare_tables, tables
     from attrib.compare_devices import compare_devices
-    from attrib.compare_sides import TRACE
     from attrib.errors import RefusedError
-    from attrib.files import write_csv
     from attrib.trace import open_trace
 
     if plot is not None:
         raise RefusedError("--devices prints a table of whole traces and has no chart; leave out --plot")
-    found = compare_devices(
-        *(open_trace(path / TRACE if (path / TRACE).is_file() else path, reader) for path in (a, b))
-    )
+    found = compare_devices(*(open_trace(path / TRACE if (path / TRACE).exists() else path, reader) for path in (a, b)))
     if csv is not None:
         write_csv(found.to_pandas(), csv)
     if as_json:
@@ -152,6 +150,7 @@ def gate(
     from attrib import gate as gates
     from attrib.errors import AttribError
 
+    require_distinct((junit,), [run, against, *Source(model, rules).files()])
     cut = _Cut(model, rules, selection, reader)
     try:
         wanted = gates.parse_bar(bar)

@@ -50,8 +50,10 @@ def fleet(
     Example: attrib fleet night1/ night2/ --model qwen2.5-14b:q4_k_m --ranks 8
     """
     from attrib.fleet import fleet as read
+    from attrib.fleet_files import find
 
-    require_distinct((csv,), [*map(Path, traces), *source.files()])
+    if csv is not None:
+        require_distinct((csv,), [*(one.path for one in find(traces, rank_pattern)), *source.files()])
     options = analysis_options(source, selection)
     count = workers or os.cpu_count() or 1
     if sys.stderr.isatty():

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from attrib.errors import AttribError
+from attrib.files import interruptible
 
 ERROR_SCHEMA = "attrib.error/1"
 JSON_OPTION = "--json"
@@ -39,7 +40,8 @@ def _failed(message: str, code: int) -> None:
 def entry(app: typer.Typer) -> None:
     """Run the program and exit; a mistake in the arguments is told as the parser tells it, and in JSON if asked for."""
     try:
-        code = app(standalone_mode=False)
+        with interruptible():
+            code = app(standalone_mode=False)
     except _ParseError as error:
         mistake: Any = error
         code = mistake.exit_code

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from attrib.files import STAGES
+
 if TYPE_CHECKING:
     from attrib.attribution import Options
 
@@ -94,8 +96,12 @@ class Source:
     build: BuildOption = ""
 
     def files(self) -> list[Path]:
-        """The files among them, which no output may replace."""
-        return [path for path in (self.rules, self.table, self.manifest) if path is not None]
+        """The files that are read for them, which no output may replace."""
+        from attrib.models import gguf_files  # noqa: PLC0415 - as below
+
+        found = [path for path in (self.rules, self.table, self.manifest) if path is not None]
+        found += gguf_files(self.model) if self.model is not None else ()
+        return found + ([self.manifest.with_name(STAGES)] if self.manifest is not None else [])
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from attrib.anatomy import SHORT_NS, copied_ns
 from attrib.attribution import Attribution, Options, attribute
 from attrib.errors import NoDataError
+from attrib.files import MANIFEST, STAGES, TRACE
 from attrib.manifest import Manifest
 from attrib.manifest import load as load_manifest
 from attrib.parquet import is_export
-from attrib.stages import FILE as STAGES
 from attrib.trace import open_trace
 from attrib.traffic import Site
 
-TRACE, MANIFEST = "trace.sqlite", "manifest.json"
 PREFILL = "pp"
 PREFILL_RANGE = "^prefill$"
 """NVTX range of the engine's traced prompt, which is no decode graph."""
@@ -114,7 +113,7 @@ def load(path: Path, options: Options, reader: str = "auto") -> Loaded:
     """
     if not path.is_dir() or is_export(path):
         return Loaded(attribute(open_trace(path, reader), options), None, path.name)
-    missing = [name for name in (TRACE, MANIFEST) if not (path / name).is_file()]
+    missing = [name for name in (TRACE, MANIFEST) if not (path / name).exists()]
     if missing:
         raise NoDataError(
             f"{path} is no run directory: it has no {' and no '.join(missing)}; give a trace, or a folder that "

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from attrib.api import RUN_TRACE
 from attrib.errors import AttribError, NoDataError, RefusedError
+from attrib.files import TRACE
 from attrib.trace import Trace
 
 RANK_PATTERN = r"rank[-_.]?(\d+)"
@@ -75,7 +75,7 @@ def _traces(base: Path) -> Iterator[Path]:
     if not base.is_dir():
         yield base
         return
-    if (base / RUN_TRACE).is_file() or base.name.endswith(PARQUET):
+    if (base / TRACE).exists() or base.name.endswith(PARQUET):
         yield base
         return
     entries = sorted(entry for entry in base.iterdir() if not entry.name.startswith("."))

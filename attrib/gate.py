@@ -23,7 +23,7 @@ from attrib.compare import ONE_CAPTURE, WHOLE, Comparison, compare
 from attrib.compare_delta import Delta, mean
 from attrib.compare_sides import Loaded, Side
 from attrib.errors import AttribError, JoinError, NoDataError, RefusedError
-from attrib.files import write_whole
+from attrib.files import BENCH, read_text, write_whole
 from attrib.jsonout import document
 
 MOST_NS = 1e15
@@ -174,11 +174,11 @@ def read_windows(run: Path) -> list[float]:
 
     Raises NoDataError for a `bench.json` that cannot be understood.
     """
-    path = run / "bench.json"
-    if not path.is_file():
+    path = run / BENCH
+    if not path.exists():
         return []
     try:
-        windows = [window["step_ns"] for window in json.loads(path.read_text(encoding="utf-8"))["windows"]]
+        windows = [window["step_ns"] for window in json.loads(read_text(path))["windows"]]
         if not all(type(ns) in (int, float) and 0 < ns < MOST_NS for times in windows for ns in times):
             raise ValueError("a step time is not a positive number of ns")
         return [sum(times) / len(times) / 1e6 for times in windows]

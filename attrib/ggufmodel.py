@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from attrib.errors import JoinError
+from attrib.files import require_regular
 from attrib.models import QUANT_OF_GGML, Model, ModelShape, Tensor, shard_paths
 
+_BLOCK = re.compile(r"^blk\.(\d+)\.")
 _LAYER = re.compile(r"^blk\.(\d+)\.([a-z_]+)\.(weight|bias)$")
 
 
@@ -35,12 +37,16 @@ def load(path: Path) -> Model:
             raise JoinError(f"GGUF file {path}: {arch}.{key} is {value!r}, and one positive number is supported")
         return value
 
+    layers = count("block_count")
+    held = len({found[1] for name in by_name if (found := _BLOCK.match(name))})
+    if layers > held:
+        raise JoinError(f"GGUF file {path}: {arch}.block_count is {layers}, and it has the tensors of {held}")
     embedding = by_name["token_embd.weight"]
     hidden, heads = count("embedding_length"), count("attention.head_count")
     shape = ModelShape(
         name=path.stem,
         arch=str(arch),
-        layers=count("block_count"),
+        layers=layers,
         hidden=hidden,
         ffn=count("feed_forward_length"),
         heads=heads,
@@ -59,6 +65,7 @@ def _open(path: Path) -> Any:
     from gguf import GGUFReader  # noqa: PLC0415 - slow to import and needed for GGUF files alone
 
     try:
+        require_regular(path)
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise JoinError(f"{path} is not a GGUF file (wrong magic)")

@@ -18,7 +18,8 @@ from typing import Any
 
 from attrib import ab, builds, stats, store, verify
 from attrib.errors import RefusedError
-from attrib.record import interruptible, parse_target
+from attrib.files import interruptible
+from attrib.record import parse_target
 from attrib.runs_schema import LEVER_WRITTEN
 
 LANDED, REVERTED, VETOED = "LANDED", "REVERTED", "VETOED"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attrib.errors import JoinError
-from attrib.files import write_whole
+from attrib.files import read_text, write_whole
 
 SCHEMA = "attrib.manifest/1"
 Dim3 = tuple[int, int, int]
@@ -128,7 +128,7 @@ def dump(manifest: Manifest, path: Path) -> None:
 def load(path: Path) -> Manifest:
     """Read a manifest; raises JoinError naming the file and the field when it is not one of this version."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_text(path))
     except OSError as error:
         raise JoinError(f"manifest {path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from attrib.errors import RefusedError
-from attrib.files import write_whole
+from attrib.files import read_text, write_whole
 
 SCHEMA = "attrib.rooflines/1"
 FILE = "rooflines.json"
@@ -93,7 +93,7 @@ def _check(t0_s: float, bytes_per_s: float, device_name: str) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_text(path))
     except FileNotFoundError:
         return {}
     except OSError as error:

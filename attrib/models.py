@@ -48,6 +48,7 @@ _FALLBACK = {
 UNIFORM = {quant.lower(): quant for quant in BLOCKS}
 """Recipes that store every matrix alike, as PyTorch and vLLM keep a model they do not quantize; the type of each."""
 RECIPES = ("q4_k_m", *UNIFORM)
+GGUF = ".gguf"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 # Matrices a decode step streams whole, in the order a layer uses them.
@@ -160,6 +161,11 @@ def shard_paths(path: Path) -> tuple[Path, ...]:
     if not 1 <= number <= count:
         raise AttribError(f"{path} is named file {number} of {count}; a split model's files count from 1")
     return tuple(path.with_name(f"{found['stem']}-{i:05}-of-{count:05}.gguf") for i in range(1, count + 1))
+
+
+def gguf_files(spec: str) -> tuple[Path, ...]:
+    """The files of a model that is given as a GGUF file; none for a built-in name. Raises as `shard_paths`."""
+    return shard_paths(Path(spec)) if spec.lower().endswith(GGUF) else ()
 
 
 def more_bits(layer: int, layers: int) -> bool:

@@ -15,14 +15,14 @@ from typing import Any
 from attrib import schema as sch
 from attrib.columns import COLUMNS
 from attrib.errors import SchemaError
+from attrib.files import TABLE, require_regular
 
-SUFFIX = ".parquet"
 BATCH_ROWS = 1 << 16
 
 
 def is_export(folder: Path) -> bool:
     """Whether a folder holds a table of a Parquet export."""
-    return any((folder / f"{table}{SUFFIX}").exists() for table in sch.TABLES)
+    return any((folder / f"{table}{TABLE}").exists() for table in sch.TABLES)
 
 
 def to_sqlite(folder: Path, target: Path) -> None:
@@ -34,7 +34,7 @@ def to_sqlite(folder: Path, target: Path) -> None:
         database.execute("PRAGMA journal_mode = OFF")
         database.execute("PRAGMA synchronous = OFF")
         for table in sch.TABLES:
-            path = folder / f"{table}{SUFFIX}"
+            path = folder / f"{table}{TABLE}"
             if path.exists():
                 database.execute("BEGIN")
                 _copy(path, table, database)
@@ -46,6 +46,7 @@ def _copy(path: Path, table: str, database: sqlite3.Connection) -> None:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
+        require_regular(path)
         with pq.ParquetFile(path) as file:
             wanted = [f for f in file.schema_arrow if table != sch.KERNEL or f.name in COLUMNS]
             kinds = [(field.name, _affinity(field.type, pa)) for field in wanted]

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import signal
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from attrib import api, capture, runs, stages
+from attrib import api, capture, runs
 from attrib import manifest as manifests
 from attrib.anatomy import Anatomy
 from attrib.attribution import Attribution
 from attrib.capture import Completeness
 from attrib.census import Census
 from attrib.errors import JoinError, NoDataError, RefusedError
-from attrib.files import write_csv
+from attrib.files import BENCH, MANIFEST, STAGES, TRACE, interruptible, write_csv
 from attrib.jsonout import document
 from attrib.manifest import Manifest
 from attrib.models import builtin, shapes
@@ -214,14 +212,12 @@ def record(
             bench = _untraced(target, build, windows, limit_s)
             what = f"{steps} steps" if target.decodes else "a prompt"
             progress(f"recording {what} under nsys {nsys.version}")
-            command = engine_bench(
-                target, build, "--steps", str(steps), "--traced", "--manifest", str(work / "manifest.json")
-            )
+            command = engine_bench(target, build, "--steps", str(steps), "--traced", "--manifest", str(work / MANIFEST))
             report = capture.profile(nsys, command, work, limit_s)
             progress("exporting and checking")
-            capture.export(nsys, report, work / "trace.sqlite")
+            capture.export(nsys, report, work / TRACE)
             report.unlink()
-            manifest = _manifest(work / "manifest.json", bench)
+            manifest = _manifest(work / MANIFEST, bench)
             recording = _analyse(work, target, nsys.version, bench, manifest, steps)
             _store(work, recording)
             name = runs.run_name(datetime.now(UTC), target.label, manifest.build.name)
@@ -235,24 +231,6 @@ def record(
     recording = replace(recording, folder=folder)
     runs.append(out, recording.row(), recording.census.to_json()["sites"])
     return recording
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let a polite kill unwind like Ctrl-C, so that programs are ended and folders removed."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        previous = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread, which alone may set handlers
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def engine_bench(target: Target, build: str, *options: str) -> list[str]:
@@ -281,10 +259,10 @@ def _manifest(path: Path, bench: dict[str, Any]) -> Manifest:
 
 
 def _analyse(work: Path, target: Target, nsys: str, bench: dict[str, Any], manifest: Manifest, steps: int) -> Recording:
-    trace = api.open(work / "trace.sqlite")
+    trace = api.open(work / TRACE)
     capture.require_kernels(trace)
     if target.decodes:
-        stamps = work / stages.FILE
+        stamps = work / STAGES
         attribution = api.attribution(trace, manifest=manifest, stages=stamps, anchor=target.label, steps="graph")
         complete = capture.check_decode(attribution, manifest, steps)
     else:
@@ -336,4 +314,4 @@ def _store(work: Path, recording: Recording) -> None:
         recording.stragglers.plot(str(work / "stragglers.png"))
     recording.anatomy.plot(str(work / "anatomy.png"))
     text = json.dumps(document(recording.bench), indent=1, allow_nan=False)
-    (work / "bench.json").write_text(text, encoding="utf-8")
+    (work / BENCH).write_text(text, encoding="utf-8")

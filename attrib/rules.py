@@ -18,6 +18,7 @@ from typing import Any
 
 from attrib import categories
 from attrib.errors import JoinError
+from attrib.files import read_text
 from attrib.models import QUANT_OF_GGML, Model, Tensor
 from attrib.names import template_arguments
 
@@ -135,7 +136,7 @@ def category(books: Sequence[Rules], function: str, full: str) -> str:
 def load(path: Path) -> Rules:
     """Read a rule file; raises JoinError naming the file and the fault."""
     try:
-        return parse(path.read_text(encoding="utf-8"), str(path))
+        return parse(read_text(path), str(path))
     except OSError as error:
         raise JoinError(f"rule file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

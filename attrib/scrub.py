@@ -19,7 +19,7 @@ from typing import Any
 
 from attrib.columns_open import readonly_uri
 from attrib.errors import RefusedError, SchemaError
-from attrib.files import write_whole
+from attrib.files import require_distinct, write_whole
 from attrib.jsonout import document
 from attrib.scrub_policy import (
     API_NAME,
@@ -103,6 +103,7 @@ def scrub(source: Path, target: Path, *, drop_nvtx: bool = False, force: bool = 
             raise RefusedError(f"{target} is a directory; give a file name for the scrubbed copy")
         if not force:
             raise RefusedError(f"{target} exists; give another name, or --force to replace it")
+    require_distinct((target,), [source])
     trace = open_trace(source)
     with trace.connect() as connection:
         database = Path(connection.execute("SELECT file FROM pragma_database_list WHERE name = 'main'").fetchone()[0])

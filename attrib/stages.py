@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from attrib.columns import KernelColumns
 from attrib.errors import JoinError
+from attrib.files import read_text
 from attrib.manifest import Launch
 
-FILE = "stages.json"
 SCHEMA = "attrib.stages/1"
 TOLERANCE = 0.05
 """Stamps that add up to a duration further than this from the traced one are scaled to it, with a warning."""
+BEYOND = 2
+"""Stamps that add up to more than so many times the traced duration, or to less than that part, are of another run."""
 MOST_NS = 10**15  # eleven days: no kernel runs longer, and float64 still holds it exactly
 
 
@@ -114,7 +116,7 @@ class Summary:
 def load(path: Path) -> Stamps:
     """Read stamps; raises JoinError naming the file and what is missing or wrong in it."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_text(path))
     except OSError as error:
         raise JoinError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -136,6 +138,7 @@ def load(path: Path) -> Stamps:
     except ValueError as error:
         raise JoinError(f"{path} has a missing or wrong field: {error}") from error
     _check_order(stamps)
+    _check_waits(stamps)
     return stamps
 
 
@@ -164,6 +167,28 @@ def _check_order(stamps: Stamps) -> None:
     if len(early):
         replay, stage = early[0]
         raise JoinError(f"{stamps.path}: stage {stage + 1} of replay {replay} ends before stage {stage}")
+
+
+def _check_waits(stamps: Stamps) -> None:
+    """A block waits between the first stamp and its stage's end, for one dependency at a time.
+
+    One that was done early waits longer than the next stage lasts, so that is no bound.
+    """
+    longer = np.argwhere(stamps.wait > stamps.end)
+    if len(longer):
+        replay, stage = longer[0]
+        raise JoinError(
+            f"{stamps.path}: blocks waited {stamps.wait[replay, stage]} ns for stage {stage} of replay {replay}, which "
+            f"ends {stamps.end[replay, stage]} ns after the kernel's first stamp"
+        )
+    waited, last, stages = stamps.wait.sum(axis=1), stamps.end[:, -1], stamps.end.shape[1]
+    over = np.flatnonzero(waited > last + stages)  # each is rounded to a whole ns
+    if over.size:
+        replay = over[0]
+        raise JoinError(
+            f"{stamps.path}: the waits of replay {replay} add up to {waited[replay]} ns, more than the {last[replay]} "
+            "ns from its first stamp to its last"
+        )
 
 
 def check(stamps: Stamps, nodes: Sequence[Launch]) -> None:
@@ -201,7 +226,8 @@ def divide(start: NDArray[np.int64], end: NDArray[np.int64], stamps: Stamps, rep
     """Divide launch `stamps.node` of each step, launches of shape (steps, launches), by its replay's stamps.
 
     Stage k reaches from the end of stage k − 1 to its own stamp after the start of the kernel. The first begins and
-    the last ends with the kernel, so what the trace adds before the first stamp and after the last is theirs.
+    the last ends with the kernel, so what the trace adds before the first stamp and after the last is theirs. Raises
+    JoinError where the stamps of a step are so far from its traced duration that they are not of this run.
     """
     node, stages = stamps.node, stamps.end.shape[1]
     counts = np.ones(start.shape[1], np.int64)
@@ -211,6 +237,13 @@ def divide(start: NDArray[np.int64], end: NDArray[np.int64], stamps: Stamps, rep
     duration = (end - start)[:, node, None]
     stamped = stamps.end[replay]
     total = stamped[:, -1:]
+    strange = np.flatnonzero((total > BEYOND * duration) | (BEYOND * total < duration))
+    if strange.size:
+        step = strange[0]
+        raise JoinError(
+            f"{stamps.path} has stamps over {total[step, 0]} ns of a replay whose kernel ran {duration[step, 0]} ns in "
+            "the trace; they are not from the same run"
+        )
     off = np.abs(total - duration) > TOLERANCE * duration
     scale = np.where(off, duration / total, 1.0)
     reached = np.minimum(np.rint(stamped * scale).astype(np.int64), duration)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from attrib.errors import NoDataError, RefusedError
+from attrib.files import require_regular
 from attrib.runs_schema import MIGRATIONS, VERSION
 
 DATABASE = "runs.db"
@@ -44,6 +45,8 @@ def connect(out: Path) -> Iterator[sqlite3.Connection]:
     path = out / DATABASE
     try:
         out.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            require_regular(path)
         with closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
             connection.row_factory = sqlite3.Row
             connection.execute("BEGIN IMMEDIATE")
@@ -68,9 +71,10 @@ def reading(out: Path) -> Iterator[sqlite3.Connection]:
     Raises NoDataError where there is none and RefusedError as `connect` does.
     """
     path = out / DATABASE
-    if not path.is_file():
+    if not path.exists():
         raise NoDataError(f"{out} has no {DATABASE}; `attrib record --out {out}` starts one")
     try:
+        require_regular(path)
         # rw, for a journal to be rolled back; SQLite itself falls back to read-only where the file cannot be written
         uri = f"{path.absolute().as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)) as connection:
@@ -84,7 +88,7 @@ def reading(out: Path) -> Iterator[sqlite3.Connection]:
                 migrate(copy, path)
                 copy.row_factory = sqlite3.Row
                 yield copy
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, OSError) as error:
         raise _unusable(path, error) from error
 
 
@@ -107,10 +111,16 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _unusable(path: Path, error: Exception) -> RefusedError:
-    if "locked" in str(error):
+def _unusable(path: Path, error: sqlite3.DatabaseError | OSError) -> RefusedError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the upper bits say more of the same
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return RefusedError(f"{path} was busy for {BUSY_S:.0f} s with another writer; wait until it is done")
-    return RefusedError(f"{path} cannot be used ({error}); move it away, and a new one is started")
+    said = getattr(error, "strerror", None) or error
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return RefusedError(f"{path} cannot be used ({said}); move it away, and a new one is started")
+    if code == sqlite3.SQLITE_ERROR:
+        return RefusedError(f"{path} cannot be used ({said}): its tables are not those that attrib keeps")
+    return RefusedError(f"{path} cannot be used ({said}); see to the rights and the room of its folder")
 
 
 def keep_noise(out: Path, noise: Noise) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from attrib import rules as rulebook
 from attrib.categories import category_of
 from attrib.errors import JoinError
+from attrib.files import require_regular
 from attrib.manifest import Graph, Launch, Manifest, Stage
 from attrib.models import Model
 from attrib.steps import Steps, step_variants
@@ -217,6 +218,7 @@ class _Entry:
 
 def _read_table(table: Path) -> list[_Entry]:
     try:
+        require_regular(table)
         with table.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             rows = [(reader.line_num, row) for row in reader]

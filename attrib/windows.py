@@ -26,6 +26,7 @@ from attrib import capture
 from attrib.builds import Side
 from attrib.environment import Environment, from_json, watching
 from attrib.errors import JoinError, RefusedError
+from attrib.files import require_regular
 from attrib.jsonout import document
 from attrib.record import BENCH_SCHEMA, Target
 
@@ -194,6 +195,7 @@ def _append(path: Path, body: dict[str, Any]) -> None:
 def _read(path: Path) -> tuple[list[Window], bool]:
     """(windows, whether the experiment is finished) of a journal."""
     try:
+        require_regular(path)
         data = path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):

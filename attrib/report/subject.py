@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attrib import compare_sides
 from attrib.attribution import Attribution, Options, attribute
+from attrib.files import TRACE
 from attrib.manifest import Manifest
 from attrib.manifest import load as load_manifest
 from attrib.trace import open_trace
@@ -34,7 +35,7 @@ def load(path: Path, options: Options, reader: str = "auto", label: str = "") ->
     """
     given = options.model or options.table or options.manifest
     if is_run(path) and given:
-        attribution = attribute(open_trace(path / compare_sides.TRACE, reader), options)
+        attribution = attribute(open_trace(path / TRACE, reader), options)
         found = compare_sides.Loaded(attribution, None, path.resolve().name)
     else:
         found = compare_sides.load(path, options, reader)
@@ -47,7 +48,7 @@ def load(path: Path, options: Options, reader: str = "auto", label: str = "") ->
 
 def is_run(path: Path) -> bool:
     """Whether the path is a run directory rather than a trace, which may be a folder too."""
-    return (path / compare_sides.TRACE).is_file()
+    return (path / TRACE).exists()
 
 
 def _recorded(name: str) -> str:

@@ -70,6 +70,7 @@ def test_every_option_of_an_attribution_is_on_the_command_line() -> None:
     found = analysis_options(source, selection)
     for name, target in given.items():
         assert str(getattr(found, target)) == name
-    assert source.files() == [Path("rules"), Path("table"), Path("manifest")]
+    assert source.files() == [Path("rules"), Path("table"), Path("manifest"), Path("stages.json")]
+    assert Source(model="m.gguf").files() == [Path("m.gguf")]
     assert Source().files() == []
     assert Output() == Output(False, None, None)

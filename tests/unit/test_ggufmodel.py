@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from gguf import GGUFWriter
 from attrib import ggufmodel
 from attrib.attribution import load_model
 from attrib.errors import JoinError
+from tests.helpers import small_step
 
 HIDDEN, FFN, HEADS, KV_HEADS, HEAD_DIM, VOCAB = 256, 512, 4, 2, 64, 300
 
@@ -121,6 +124,32 @@ def test_what_is_missing_is_named(omit: tuple[str, ...], said: str, tmp_path: Pa
 def test_heads_that_are_a_list_or_zero_are_refused(tmp_path: Path) -> None:
     assert "attention.head_count_kv" in refusal(write(tmp_path / "a.gguf", **{"attention.head_count_kv": [2, 2]}))
     assert "attention.head_count" in refusal(write(tmp_path / "b.gguf", **{"attention.head_count": 0}))
+
+
+@pytest.mark.parametrize("layers", [2, 1000, 2**31, 2**32 - 1])
+def test_more_layers_than_the_tensors_are_of(layers: int, tmp_path: Path) -> None:
+    path = write(tmp_path / "m.gguf", block_count=layers)
+    said = refusal(path)
+    assert said == f"GGUF file {path}: qwen2.block_count is {layers}, and it has the tensors of 1"
+
+
+def test_a_layer_far_up_is_no_layer_for_every_number_below(tmp_path: Path) -> None:
+    name = f"blk.{2**32 - 2}.attn_q.weight"
+    path = write(tmp_path / "m.gguf", tensors={name: (256, 256, Type.Q4_K)}, block_count=2**32 - 1)
+    assert "block_count is 4294967295, and it has the tensors of 2" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["block_count", "embedding_length", "feed_forward_length", "attention.head_count", "attention.head_count_kv"],
+)
+def test_no_number_of_a_file_makes_a_census_hang(key: str, tmp_path: Path) -> None:
+    trace, _ = small_step.write(tmp_path)
+    model = write(tmp_path / "m.gguf", **{key: 2**32 - 1})
+    command = [sys.executable, "-m", "attrib", "census", trace, "--model", model]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode in (0, 2)
 
 
 def test_an_unsupported_type_names_the_tensor(tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ from attrib.attribution import Attribution, Options
 from attrib.census import Census, SiteRow
 from attrib.compare_sides import load as load_side
 from attrib.errors import JoinError
+from tests.conftest import Attrib
 from tests.helpers import nsysgen as gen
 from tests.helpers import persistent_step as ps
+from tests.helpers.faults.case import state
 
 NS = 1e-9
 GIGA = 1e9
@@ -288,6 +290,33 @@ def test_stamps_further_than_five_percent_off_are_scaled(tmp_path: Path, end: in
     )
 
 
+@pytest.mark.parametrize(("last", "refused"), [(24_999, True), (25_000, False), (100_000, False), (100_001, True)])
+@pytest.mark.parametrize("replay", [0, 2])
+def test_stamps_beyond_a_factor_of_two_are_of_another_run(
+    tmp_path: Path, attrib: Attrib, replay: int, last: int, refused: bool
+) -> None:
+    document = ps.stamps((1, 1, 1))
+    document["replays"][replay]["end_ns"] = [*range(0, 5000, 1000), last]
+    _, manifest = ps.write(tmp_path, ps.trace(scales=(1, 1, 1)), document)
+    before = state(tmp_path)
+    for arguments in ([tmp_path], [tmp_path / "trace.sqlite", "--manifest", manifest]):
+        found = attrib("census", *arguments)
+        assert (found.code == 2) is refused
+        if refused:
+            assert found.refusal().endswith(
+                f"stages.json has stamps over {last} ns of a replay whose kernel ran 50000 ns in the trace; they are "
+                "not from the same run"
+            )
+    assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1e-3, 0.4, 2.5, 1e3, 1e6])
+def test_stamps_of_another_clock_are_of_another_run(tmp_path: Path, factor: float) -> None:
+    """Ticks taken for ns, µs for ns, cycles for ns: no calibration makes shares of them."""
+    with pytest.raises(JoinError, match="they are not from the same run"):
+        attribution(tmp_path, None, ps.stamps([scale * factor for scale in ps.SCALES]))
+
+
 def test_stamps_past_the_end_are_clipped(tmp_path: Path) -> None:
     """51000 of 50000 ns: stages 4 and 5 end at the kernel's end; the last has nothing left."""
     replays = [{"end_ns": [2000, 12_000, 15_000, 50_500, 50_800, 51_000], "wait_ns": [0] * 6}] * 3
@@ -310,8 +339,11 @@ def test_dividing_keeps_span_idle_closure_and_sums(data: st.DataObject) -> None:
     start = begin.reshape(steps, launches)
     end = start + lasts.reshape(steps, launches)
     gaps = np.array(data.draw(st.lists(times, min_size=steps * count, max_size=steps * count)), np.int64)
-    stamped = np.cumsum(gaps.reshape(steps, count), axis=1)
-    stamped[:, -1] = np.maximum(stamped[:, -1], 1)
+    end[:, node] = np.maximum(end[:, node], start[:, node] + 1)
+    ran = (end - start)[:, node]
+    last = np.array([data.draw(st.integers(-(-int(ns) // 2), 2 * int(ns))) for ns in ran], np.int64)
+    share = np.cumsum(gaps.reshape(steps, count) + 1, axis=1)
+    stamped = share * last[:, None] // share[:, -1:]
     waits = np.full((steps, count), 7, np.int64)
     stamps = stages.Stamps(Path("stages.json"), node, stamped, waits)
     found = stages.divide(start, end, stamps, np.arange(steps))

@@ -122,6 +122,22 @@ GOOD = {"end_ns": [1, 2, 3, 4, 5, 6], "wait_ns": [0] * 6}
             {"replays": [GOOD, GOOD | {"end_ns": [1, 2, 3, 2, 5, 6]}]},
             ": stage 3 of replay 1 ends before stage 2",
         ),
+        (
+            {"replays": [GOOD | {"wait_ns": [2, 0, 0, 0, 0, 0]}]},
+            ": blocks waited 2 ns for stage 0 of replay 0, which ends 1 ns after the kernel's first stamp",
+        ),
+        (
+            {"replays": [GOOD, GOOD | {"wait_ns": [0, 0, 0, 0, 0, 7]}]},
+            ": blocks waited 7 ns for stage 5 of replay 1, which ends 6 ns after the kernel's first stamp",
+        ),
+        (
+            {"replays": [{"end_ns": [100] * 5 + [200], "wait_ns": [0, 60, 60, 60, 0, 27]}]},
+            ": the waits of replay 0 add up to 207 ns, more than the 200 ns from its first stamp to its last",
+        ),
+        (
+            {"replays": [GOOD | {"wait_ns": [0, 2**62, 0, 0, 0, 0]}]},
+            WRONG + "wait_ns of replay 0, stage 1 is 4611686018427387904, not ns from 0 on",
+        ),
     ],
 )
 def test_wrong_stamps_are_one_sentence(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
@@ -132,6 +148,16 @@ def test_wrong_stamps_are_one_sentence(tmp_path: Path, fields: dict[str, Any], r
     separator = "" if reason.startswith(":") else " "
     assert str(caught.value) == f"{path}{separator}{reason}"
     one_row(tmp_path, str(caught.value))
+
+
+def test_a_block_that_was_done_early_may_wait_longer_than_the_stage_lasts(tmp_path: Path) -> None:
+    """Waits of 60 ns before stages of 50 ns each, and one ns of rounding a stage."""
+    ps.write(tmp_path, document=ps.stamps(replays=[{"end_ns": [50, 110, 160, 210, 260, 300], "wait_ns": [51] * 6}]))
+    with pytest.raises(JoinError, match="blocks waited 51 ns for stage 0"):
+        stages.load(tmp_path / "stages.json")
+    replay = {"end_ns": [50, 110, 160, 210, 260, 300], "wait_ns": [0, 100, 60, 60, 60, 26]}
+    ps.write(tmp_path, document=ps.stamps(replays=[replay]))
+    assert stages.load(tmp_path / "stages.json").wait.tolist() == [replay["wait_ns"]]
 
 
 @pytest.mark.parametrize("node", [0, 2, 3])
