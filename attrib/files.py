@@ -24,7 +24,8 @@ TABLE = ".parquet"
 """Suffix of the tables of a Parquet directory export."""
 _SIDE = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database of content that is not in it yet."""
-_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""What ends a program politely: Ctrl-C, `kill`, a terminal that is closed."""
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -57,7 +58,7 @@ def interruptible() -> Iterator[None]:
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
     main = threading.current_thread() is threading.main_thread()
-    previous = {number: signal.getsignal(number) for number in _SIGNALS} if main else {}
+    previous = {number: signal.getsignal(number) for number in SIGNALS} if main else {}
     replaced = {number: handler for number, handler in previous.items() if handler in usual}
 
     def interrupt(number: int, frame: object) -> None:

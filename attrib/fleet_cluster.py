@@ -17,6 +17,7 @@ from typing import Any
 
 from attrib.attribution import Options
 from attrib.errors import RefusedError
+from attrib.files import SIGNALS
 from attrib.fleet_work import measure
 
 CONNECT_S = 15
@@ -118,16 +119,16 @@ def _client(scheduler: str | None, workers: int) -> Iterator[Any]:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Put Ctrl-C off to the end of the block, and keep it for good from the processes that are started in it.
+    """Put Ctrl-C and a polite kill off to the end of the block, and keep Ctrl-C from the processes started in it.
 
-    A cluster that is half started cannot be closed, and a terminal sends the signal to the workers too, which their
-    nannies end in good order. Threads and processes inherit the blocked signal.
+    A cluster that is half started cannot be closed. A terminal sends Ctrl-C to the workers too, which their nannies end
+    in good order. Threads and processes inherit the blocked signal, but no handler.
     """
     if threading.current_thread() is not threading.main_thread():  # which alone may set handlers
         yield
         return
-    pressed: list[int] = []
-    previous = signal.signal(signal.SIGINT, lambda number, frame: pressed.append(number))
+    came: list[int] = []
+    previous = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in SIGNALS}
     try:
         if hasattr(signal, "pthread_sigmask"):
             resource_tracker.ensure_running()  # starting it later would unblock the signal
@@ -136,6 +137,7 @@ def _uninterrupted() -> Iterator[None]:
     finally:
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        signal.signal(signal.SIGINT, previous)
-    if pressed:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if came:
         raise KeyboardInterrupt

@@ -241,7 +241,7 @@ def test_the_fleet_names_outliers_missing_ranks_and_bad_files(
     assert found["warnings"] == [
         "OUTLIER rank 4: span 0.039 ms, +30.0 % of the median",
         "MISSING rank 2: no trace stands for it",
-        "1 of 5 traces gave no census; their rows say why",
+        "1 of 5 traces gave no census; the rows say why",
     ]
     with rows.open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
@@ -260,7 +260,7 @@ def test_the_fleet_names_outliers_missing_ranks_and_bad_files(
 
 def test_no_trace_can_be_read(attrib: Attrib, night: Path, address: str) -> None:
     said = attrib("fleet", night / "rank5.sqlite", "--scheduler", address).refusal()
-    assert "none of 1 traces could be read; the first: rank5.sqlite is cut short" in said
+    assert "of 1 trace none could be read; the first: rank5.sqlite is cut short" in said
 
 
 def test_no_scheduler_answers(attrib: Attrib, night: Path) -> None:
@@ -328,9 +328,10 @@ def test_a_trace_that_costs_every_worker_is_a_row(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 @pytest.mark.parametrize("after_s", [0.0, 2.0], ids=["while it starts", "while it reads"])
-def test_ctrl_c_leaves_no_file_and_no_process(tmp_path: Path, after_s: float) -> None:
-    """As a terminal does it: the signal goes to the workers too."""
+def test_a_polite_end_leaves_no_file_and_no_process(tmp_path: Path, after_s: float, number: signal.Signals) -> None:
+    """As a terminal does it: Ctrl-C goes to the workers too; `kill` and a closed terminal reach the program alone."""
     copies(tmp_path / "f", 200)
     out = tmp_path / "out"
     out.mkdir()
@@ -344,7 +345,7 @@ def test_ctrl_c_leaves_no_file_and_no_process(tmp_path: Path, after_s: float) ->
             assert process.poll() is None
             time.sleep(0.05)
         time.sleep(after_s)
-        os.killpg(process.pid, signal.SIGINT)
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
         _, errors = process.communicate(timeout=30)
     assert process.returncode != 0
     assert "Traceback" not in errors, errors
