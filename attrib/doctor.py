@@ -6,6 +6,7 @@ CUDA is asked in processes of their own, so that a broken driver can neither cra
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from typing import Any
 
 from attrib import capture
 from attrib.capture import CaptureError
+from attrib.words import counted
 
 SCHEMA = "attrib.doctor/1"
 OK, MISSING, NOTE = "ok", "missing", "note"
@@ -25,12 +27,36 @@ PROBE_LIMIT_S = 60.0
 PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 _READERS = ("numpy", "pandas", "matplotlib", "rich", "typer", "sqlite-utils", "gguf")
 _ENGINE = "pip install 'attrib[engine]'"
-_NVRTC_PROBE = "from cuda.bindings import nvrtc; s, *v = nvrtc.nvrtcVersion(); assert not int(s); print(*v, sep='.')"
-_DRIVER_PROBE = (
-    "from cuda.bindings import driver as d; s, = d.cuInit(0)[:1]; assert not int(s), s; "
-    "s, n = d.cuDeviceGetCount(); assert not int(s) and n, 'no device'; "
-    "s, v = d.cuDriverGetVersion(); print(n, f'{v // 1000}.{v % 1000 // 10}')"
-)
+_FLEETS = "fleets"
+# each prints what it found, or ends with one sentence: a class name helps nobody
+_NVRTC_PROBE = """
+import sys
+try:
+    from cuda.bindings import nvrtc
+    status, *version = nvrtc.nvrtcVersion()
+except Exception as error:
+    sys.exit(str(error) or "the library raised " + type(error).__name__)
+if int(status):
+    sys.exit(f"nvrtcVersion gives status {int(status)}")
+print(*version, sep=".")
+"""
+_DRIVER_PROBE = """
+import sys
+try:
+    from cuda.bindings import driver
+    (status,) = driver.cuInit(0)[:1]
+except Exception as error:
+    # the bindings tell an absent libcuda with exceptions of their own that differ by version
+    found = "" if "NotFound" in type(error).__name__ else f": {error}"
+    sys.exit(f"libcuda cannot be loaded{found}")
+if int(status):
+    sys.exit(f"cuInit gives CUDA status {int(status)}")
+status, count = driver.cuDeviceGetCount()
+if int(status) or not count:
+    sys.exit("it finds no device")
+status, version = driver.cuDriverGetVersion()
+print(count, f"{version // 1000}.{version % 1000 // 10}")
+"""
 
 
 @dataclass(frozen=True)
@@ -75,8 +101,8 @@ class Diagnosis:
 
 def diagnose(out: Path) -> Diagnosis:
     """Look at everything; `out` is where recordings would be stored. Never raises for something missing."""
-    checks = [packages(), gpu(), cuda_python(), nvrtc(), engine(), nsys(), folder(out), perf()]
-    return Diagnosis(tuple(checks))
+    recording = [gpu(), cuda_python(), nvrtc(), engine(), optional("engine", RECORDING), nsys(), folder(out)]
+    return Diagnosis((packages(), *recording, optional("fleet", _FLEETS), perf()))
 
 
 def packages() -> Check:
@@ -85,6 +111,20 @@ def packages() -> Check:
     if lost := [name for name, version in found.items() if version is None]:
         return Check("Python packages", READING, MISSING, f"not installed: {', '.join(lost)}", "pip install attrib")
     return Check("Python packages", READING, OK, ", ".join(f"{name} {version}" for name, version in found.items()))
+
+
+def optional(extra: str, needed_for: str) -> Check:
+    """The packages that an extra of this project brings; each that is absent takes away what it is for, not all."""
+    found = {name: _version(name) for name in _brought_by(extra)}
+    detail = ", ".join(f"{name} {version or 'not found'}" for name, version in found.items())
+    lost = not all(found.values())
+    return Check(f"extra [{extra}]", needed_for, NOTE if lost else OK, detail, f"pip install 'attrib[{extra}]'" * lost)
+
+
+def _brought_by(extra: str) -> list[str]:
+    """Names of the packages that this project's own metadata gives to an extra."""
+    ends = tuple(f"extra == {quote}{extra}{quote}" for quote in "'\"")
+    return [re.split(r"[^\w.-]", line)[0] for line in metadata.requires("attrib") or () if line.endswith(ends)]
 
 
 def gpu() -> Check:
@@ -113,11 +153,11 @@ def cuda_python() -> Check:
     text, well = _run([sys.executable, "-P", "-c", _DRIVER_PROBE])
     if not well:
         return Check(
-            "cuda-python", RECORDING, MISSING, f"{version} is installed and cannot use the driver ({text})",
+            "cuda-python", RECORDING, MISSING, f"{version} is installed and cannot use the driver: {text}",
             "see the line about the GPU; where that is well, install a cuda-python not newer than the driver",
         )  # fmt: skip
     number, driver = text.split()
-    return Check("cuda-python", RECORDING, OK, f"{version}, {number} GPU(s), driver API {driver}")
+    return Check("cuda-python", RECORDING, OK, f"{version}, {counted(int(number), 'GPU')}, driver API {driver}")
 
 
 def nvrtc() -> Check:
@@ -126,7 +166,7 @@ def nvrtc() -> Check:
         return Check("NVRTC", RECORDING, MISSING, "cannot be asked without cuda-python", _ENGINE)
     text, well = _run([sys.executable, "-P", "-c", _NVRTC_PROBE])
     if not well:
-        return Check("NVRTC", RECORDING, MISSING, f"cannot be loaded ({text})", "pip install nvidia-cuda-nvrtc")
+        return Check("NVRTC", RECORDING, MISSING, f"cannot be loaded: {text}", "pip install nvidia-cuda-nvrtc")
     return Check("NVRTC", RECORDING, OK, text)
 
 

@@ -18,13 +18,29 @@ if TYPE_CHECKING:
     from engine.dispatch import Build
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="Decode engine: Qwen2 and Llama models from GGUF files or synthetic weights, one CUDA graph a step.",
 )
 cli_text.register(app)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(f"engine {version('attrib')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
 
 
 @app.command()

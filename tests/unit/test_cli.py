@@ -9,8 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from attrib import api
+from attrib.cli import app as attrib_app
+from engine.cli import app as engine_app
 from tests.conftest import Attrib
 from tests.helpers import data, small_step
 
@@ -114,6 +118,13 @@ def test_version(attrib: Attrib) -> None:
 
     outcome = attrib("--version")
     assert (outcome.code, outcome.out.strip()) == (0, f"attrib {version('attrib')}")
+    engine = CliRunner().invoke(engine_app, ["--version"])
+    assert (engine.exit_code, engine.output.strip()) == (0, f"engine {version('attrib')}")
+
+
+@pytest.mark.parametrize("program", [attrib_app, engine_app], ids=["attrib", "engine"])
+def test_completion_can_be_installed(program: typer.Typer) -> None:
+    assert "--install-completion" in CliRunner().invoke(program, ["--help"]).output
 
 
 @pytest.mark.parametrize("reader", ["pages", "sqlite"])

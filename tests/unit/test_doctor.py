@@ -69,7 +69,7 @@ def test_a_machine_with_everything(attrib: Attrib, work: Path, tmp_path: Path, v
     checks = by_name(document)
     assert {check["status"] for check in checks.values()} == {OK, NOTE}
     assert checks["GPU and driver"]["detail"] == "NVIDIA H200, 580.159.04, 143771 MiB"
-    assert checks["cuda-python"]["detail"] == "13.0.1, 2 GPU(s), driver API 13.1"
+    assert checks["cuda-python"]["detail"] == "13.0.1, 2 GPUs, driver API 13.1"
     assert checks["NVRTC"]["detail"] == "13.0"
     assert checks["nsys"]["detail"] == f"2025.3.2.474 at {tmp_path / 'bin' / 'nsys'}"
     assert str(work / "runs") in checks["run directory"]["detail"]
@@ -110,10 +110,12 @@ def test_a_driver_that_is_not_loaded(work: Path, tmp_path: Path, body: str, said
 @pytest.mark.parametrize(
     ("driver", "said"),
     [
-        ("def cuInit(flags): raise RuntimeError('no libcuda here')", "no libcuda here"),
-        ("cuInit = lambda flags: (100,)", "100"),
-        ("cuInit = lambda flags: (0,)\ncuDeviceGetCount = lambda: (0, 0)", "no device"),
-        ("import os; os.abort()", "printed nothing"),
+        ("def cuInit(flags): raise RuntimeError('no libcuda here')", "libcuda cannot be loaded: no libcuda here"),
+        ("class LibNotFoundError(RuntimeError): pass\ndef cuInit(flags): raise LibNotFoundError('x')", "be loaded"),
+        ("raise ImportError('no bindings')", "libcuda cannot be loaded: no bindings"),
+        ("cuInit = lambda flags: (100,)", "cuInit gives CUDA status 100"),
+        ("cuInit = lambda flags: (0,)\ncuDeviceGetCount = lambda: (0, 0)", "it finds no device"),
+        ("import os; os.abort()", "it printed nothing"),
     ],
 )
 def test_bindings_that_cannot_use_the_driver(
@@ -122,8 +124,36 @@ def test_bindings_that_cannot_use_the_driver(
     bindings(work, driver, "raise ImportError('no libnvrtc')")
     check = doctor.cuda_python()
     assert check.status == MISSING
-    assert said in check.detail
-    assert "no libnvrtc" in doctor.nvrtc().detail
+    assert check.detail.startswith("13.0.1 is installed and cannot use the driver: ")
+    assert check.detail.endswith(said)
+    assert doctor.nvrtc().detail == "cannot be loaded: no libnvrtc"
+
+
+@pytest.mark.parametrize(
+    ("nvrtc", "said"),
+    [
+        ("def nvrtcVersion(): raise OSError", "the library raised OSError"),
+        ("nvrtcVersion = lambda: (7, 0, 0)", "nvrtcVersion gives status 7"),
+    ],
+)
+def test_a_compiler_that_cannot_be_used(work: Path, versions: dict[str, str | None], nvrtc: str, said: str) -> None:
+    bindings(work, GOOD_DRIVER, nvrtc)
+    assert doctor.nvrtc().detail == f"cannot be loaded: {said}"
+
+
+@pytest.mark.parametrize(
+    ("extra", "lost"), [("engine", "nvtx"), ("engine", "tokenizers"), ("fleet", "dask"), ("fleet", "distributed")]
+)
+def test_packages_of_an_extra_are_listed_with_what_brings_them(
+    versions: dict[str, str | None], extra: str, lost: str
+) -> None:
+    check = doctor.optional(extra, RECORDING)
+    assert (check.name, check.status, check.remedy) == (f"extra [{extra}]", OK, "")
+    assert f"{lost} {metadata.version(lost)}" in check.detail
+    versions[lost] = None
+    check = doctor.optional(extra, RECORDING)
+    assert (check.status, check.remedy) == (NOTE, f"pip install 'attrib[{extra}]'")
+    assert f"{lost} not found" in check.detail
 
 
 def test_old_and_refused_nsys(work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
