@@ -20,6 +20,7 @@ from attrib.record import Target, parse_target
 from attrib.stats import Judgement
 from attrib.store import Noise
 from attrib.windows import BASE, NEW, Experiment, Journal, Window, alone, measure, open_journal
+from attrib.words import counted
 
 SCHEMA = "attrib.ab/1"
 FOLDER = "ab"
@@ -174,7 +175,7 @@ def run(plan: Plan, out: Path, progress: Callable[[str], None] = lambda _: None)
         journal = open_journal(out / FOLDER, experiment)
         stack.enter_context(alone(journal))
         if journal.windows:
-            progress(f"continuing {journal.path} after {len(journal.windows)} windows")
+            progress(f"continuing {journal.path} after {counted(len(journal.windows), 'window')}")
         measure(
             journal,
             targets,
@@ -194,11 +195,12 @@ def run(plan: Plan, out: Path, progress: Callable[[str], None] = lambda _: None)
 def _targets(plan: Plan) -> dict[str, Target]:
     """Target and guards by label; raises RefusedError for what cannot be measured."""
     if not 1 <= plan.pairs <= MAX_PAIRS:
-        raise RefusedError(f"{plan.pairs} pairs are outside 1 to {MAX_PAIRS}")
+        raise RefusedError(f"--pairs {plan.pairs} is outside 1 to {MAX_PAIRS}")
     if not 1 <= plan.processes <= stats.MAX_PROCESSES:
-        raise RefusedError(f"{plan.processes} processes a side of a pair are outside 1 to {stats.MAX_PROCESSES}")
+        raise RefusedError(f"--processes {plan.processes} is outside 1 to {stats.MAX_PROCESSES} a side of a pair")
     if plan.new is None and plan.pairs < stats.MIN_PAIRS:
-        raise RefusedError(f"{plan.pairs} pairs tell no noise floor; --aa needs at least {stats.MIN_PAIRS}")
+        told = counted(plan.pairs, "pair tells", "pairs tell")
+        raise RefusedError(f"{told} no noise floor; --aa needs at least {stats.MIN_PAIRS}")
     found = [parse_target(text) for text in (plan.anchor, *plan.guards)]
     targets = {target.label: target for target in found}
     if len(targets) < len(found):
@@ -217,11 +219,12 @@ def _refuse_hopeless(plan: Plan, out: Path, device: str, anchor: str) -> None:
     if plan.bar < floor:
         needed = stats.pairs_needed(noise.sd, plan.bar, plan.processes)
         more = stats.processes_needed(noise.sd, plan.bar, plan.pairs)
-        instead = f", or {more} processes a side of {plan.pairs} pairs (--processes {more})" if more else ""
+        instead = f", or with as many pairs --processes {more} a side" if more else ""
+        pairs, processes = counted(plan.pairs, "pair"), counted(plan.processes, "process")
         raise RefusedError(
-            f"a bar of {100 * plan.bar:g} % is under the noise floor of {100 * floor:.2f} % that {plan.pairs} pairs of "
-            f"{plan.processes} processes a side have on {device} at {anchor} (measured {noise.measured_utc[:10]}); "
-            f"{needed} pairs are needed (--pairs {needed}){instead}"
+            f"a bar of {100 * plan.bar:g} % is under the noise floor of {100 * floor:.2f} % that {pairs} of "
+            f"{processes} a side have on {device} at {anchor} (measured {noise.measured_utc[:10]}); "
+            f"--pairs {needed} is needed{instead}"
         )
 
 
@@ -254,7 +257,7 @@ def _notes(journal: Journal, legs: list[Leg]) -> tuple[str, ...]:
     disturbed = [window for window in journal.windows if window.disturbed]
     if disturbed:
         reasons = sorted({reason for window in disturbed for reason in window.disturbed})
-        notes.append(f"{len(disturbed)} windows were disturbed and measured again: {'; '.join(reasons)}")
+        notes.append(f"disturbed and measured again, {counted(len(disturbed), 'window')}: {'; '.join(reasons)}")
     if unknown := sorted({window.environment.unknown for window in journal.windows} - {""}):
         notes.append(f"clocks, throttling and other users are unknown: {'; '.join(unknown)}")
     pairs = [[*a, *b] for leg in legs for a, b in zip(*journal.pairs(leg.anchor), strict=True)]

@@ -13,6 +13,7 @@ from attrib.categories import COPIES, IDLE, order
 from attrib.jsonout import document
 from attrib.ledger import BLOCK_LAUNCHES, NS, idle_under_copies
 from attrib.stages import Summary
+from attrib.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +60,8 @@ class Anatomy:
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"<Anatomy of {self.device}: {len(self.rows)} categories, step {self.span * 1e3:.3f} ms>"
+        parts = counted(len(self.rows), "category", "categories")
+        return f"<Anatomy of {self.device}: {parts}, step {self.span * 1e3:.3f} ms>"
 
     def _repr_html_(self) -> str:
         return str(self.to_pandas().to_html(index=False, na_rep="–"))

@@ -22,6 +22,7 @@ from attrib.stages import Summary, Timeline
 from attrib.steps import Steps, find_steps
 from attrib.trace import PID_MASK, PID_SHIFT, Gpu, Trace
 from attrib.traffic import Traffic
+from attrib.words import counted
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def _with_stages(
     notes = [_one_row(node, f"{path} has none of them") for node in described if node.i != stamps.node]
     if of < len(stamps.end):
         notes.append(
-            f"{path} has stamps of {len(stamps.end)} replays and the trace {of}: joined from the last backwards"
+            f"{path} has stamps of {counted(len(stamps.end), 'replay')}, the trace {of}: joined from the last backwards"
         )
     found = replace(_only(found, replay >= 0), notes=tuple(notes))
     rows, kernels = found.steps.rows, found.trace.kernels
@@ -224,7 +225,7 @@ def _with_stages(
 
 
 def _one_row(node: Launch, reason: str) -> str:
-    return f"{node.kernel} stays one row, for the times of its {len(node.stages)} stages are missing: {reason}"
+    return f"{node.kernel} stays one row, for it has no times of {counted(len(node.stages), 'stage')}: {reason}"
 
 
 def _places(found: Attribution, whole: Trace, options: Options) -> tuple[NDArray[np.int64], int]:

@@ -22,6 +22,7 @@ import numpy as np
 
 from attrib import schema as sch
 from attrib.errors import AttribError, JoinError, NoDataError
+from attrib.words import counted
 
 if TYPE_CHECKING:
     from attrib.attribution import Attribution
@@ -277,16 +278,17 @@ def check_decode(attribution: Attribution, manifest: Manifest, steps: int) -> Co
     nodes = len(manifest.graph().nodes)
     if found.source != "graph replays" or found.launches != nodes:
         raise JoinError(
-            f"the recording has steps of {found.launches} launches from {found.source} and the manifest a graph of "
-            f"{nodes}; record again with --cuda-graph-trace=node"
+            f"the recording has steps of {counted(found.launches, 'launch')} from {found.source} and the manifest "
+            f"a graph of {nodes}; record again with --cuda-graph-trace=node"
         )
     kernels = trace.kernels
     seen = set(np.unique(kernels.correlation[kernels.node >= 0]).tolist())
     launched = _graph_launches(trace)
     if lost := launched - seen:
-        raise JoinError(f"the recording lost {len(lost)} of {len(launched)} graph replays; record again")
+        raise JoinError(f"the recording lost {len(lost)} of {counted(len(launched), 'graph replay')}; record again")
     if len(seen) < steps:
-        raise JoinError(f"the recording has {len(seen)} graph replays and {steps} were asked for; record again")
+        there = counted(len(seen), "graph replay")
+        raise JoinError(f"the recording has {there} and {steps} were asked for; record again")
     return Completeness(steps, len(seen), nodes, found.launches)
 
 

@@ -22,6 +22,7 @@ from attrib.ledger import NS
 from attrib.roofline import RateClass, choose
 from attrib.stages import Summary
 from attrib.traffic import STREAMING
+from attrib.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +95,8 @@ class Census:
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"<Census of {self.device}: {len(self.rows)} sites, {self.step_count} steps of {self.span * 1e3:.3f} ms>"
+        rows, steps = counted(len(self.rows), "site"), counted(self.step_count, "step")
+        return f"<Census of {self.device}: {rows}, {steps} of {self.span * 1e3:.3f} ms>"
 
     def _repr_html_(self) -> str:
         return str(self.to_pandas().to_html(index=False, na_rep="–"))
@@ -340,7 +342,7 @@ def _warnings(
     if chosen is not None and chosen.source.startswith("fit"):
         notes.append("the class is a fit to this trace: it ranks its sites but cannot show that all of them are slow")
     if attribution.steps.count < 3:
-        notes.append(f"only {attribution.steps.count} step(s): medians need at least 3")
+        notes.append(f"only {counted(attribution.steps.count, 'step')}: medians need at least 3")
     closure = attribution.ledger.closure_ns
     if closure:
         notes.append(f"LEDGER DOES NOT CLOSE: {closure} ns")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attrib.cli_guard import guarded, print_json
+from attrib.words import counted
 
 if TYPE_CHECKING:
     from attrib.ab import Comparison, Leg
@@ -108,14 +109,14 @@ def _print_comparison(found: Comparison) -> None:
     if found.noise is not None:
         noise, bar, processes = found.noise, found.plan.bar, found.plan.processes
         typer.echo(
-            f"\nnoise: {100 * noise.sd:.3f} % between two processes; {noise.pairs} pairs of {processes} a side find a "
-            f"gain of {100 * stats.noise_floor(noise.sd, noise.pairs, processes):.2f} %, a bar of {100 * bar:g} % "
-            f"needs {stats.pairs_needed(noise.sd, bar, processes)} pairs"
+            f"\nnoise: {100 * noise.sd:.3f} % between two processes; {counted(noise.pairs, 'pair')} of "
+            f"{processes} a side find a gain of {100 * stats.noise_floor(noise.sd, noise.pairs, processes):.2f} %, "
+            f"a bar of {100 * bar:g} % needs {counted(stats.pairs_needed(noise.sd, bar, processes), 'pair')}"
         )
     for note in found.notes:
         typer.echo(f"note: {note}")
     disturbed = sum(bool(window.disturbed) for window in windows)
-    typer.echo(f"{len(windows)} windows ({disturbed} disturbed) in {found.journal.path}")
+    typer.echo(f"{counted(len(windows), 'window')} ({disturbed} disturbed) in {found.journal.path}")
 
 
 def _print_leg(leg: Leg) -> None:
@@ -125,8 +126,8 @@ def _print_leg(leg: Leg) -> None:
     typer.echo(f"  {j.why}")
     each = f" of {j.processes} a side" if j.processes > 1 else ""
     typer.echo(
-        f"  {j.base_median:.2f} → {j.new_median:.2f} tok/s, median of {j.pairs} pairs{each} {100 * j.change:+.2f} % "
-        f"[{100 * j.low:+.2f}, {100 * j.high:+.2f}], bar {100 * j.bar:g} %"
+        f"  {j.base_median:.2f} → {j.new_median:.2f} tok/s, median of {counted(j.pairs, 'pair')}{each} "
+        f"{100 * j.change:+.2f} % [{100 * j.low:+.2f}, {100 * j.high:+.2f}], bar {100 * j.bar:g} %"
     )
     typer.echo(f"  SEP {sep}; permutation p = {j.p_pairs:.2g}; Mann–Whitney p = {j.p_ranks:.2g}")
 
@@ -234,7 +235,7 @@ def occupancy(
         )  # fmt: skip
         return
     typer.echo(found.describe())
-    typer.echo("  " + ", ".join(f"{name} {blocks} blocks" for name, blocks in found.limits.items()))
+    typer.echo("  " + ", ".join(f"{name} {counted(blocks, 'block')}" for name, blocks in found.limits.items()))
 
 
 def streamed_bytes(
@@ -301,8 +302,10 @@ def reread(
         print_json({"schema": "attrib.reread/1", "from": _reread_json(sides[0]), "to": _reread_json(sides[1])})
         return
     for per_warp, found in zip((before, after), sides, strict=True):
-        typer.echo(f"{per_warp} rows a warp: {found.warps} warps × {found.act_bytes / 1e3:.1f} KB = "
-                   f"{found.total / 1e6:.2f} MB of activations, {found.ratio:.2f} a weight byte")  # fmt: skip
+        typer.echo(
+            f"{counted(per_warp, 'row')} a warp: {counted(found.warps, 'warp')} × {found.act_bytes / 1e3:.1f} KB = "
+            f"{found.total / 1e6:.2f} MB of activations, {found.ratio:.2f} a weight byte"
+        )
 
 
 def _reread_json(found: Reread) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import typer
 from attrib.cli_guard import guarded, print_json
 from attrib.cli_options import JsonOption, Selection, Source, analysis_options, spelled
 from attrib.files import require_distinct
+from attrib.words import counted
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +56,8 @@ def perfetto(
         print_json(written.to_json())
         return
     typer.echo(
-        f"{written.launches:,} launches of {written.steps} steps, lanes: {written.lanes}, counters: {written.counters}"
+        f"{counted(written.launches, 'launch')} of {counted(written.steps, 'step')}, "
+        f"{counted(written.lanes, 'lane')}, {counted(written.counters, 'counter')}"
     )
     typer.echo(f"{out} ({written.size / 1e6:.1f} MB); open it in ui.perfetto.dev")
     for note in written.warnings:

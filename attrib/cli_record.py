@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from attrib.cli_guard import guarded, print_json
+from attrib.words import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -62,8 +63,8 @@ def record(
     if found.complete is not None:
         complete = found.complete
         typer.echo(
-            f"complete: {complete.replays_recorded} replays, {complete.launches_joined} of "
-            f"{complete.launches_per_replay} launches joined to the manifest"
+            f"complete: {counted(complete.replays_recorded, 'replay')}, {complete.launches_joined} of "
+            f"{counted(complete.launches_per_replay, 'launch')} joined to the manifest"
         )
     typer.echo(f"stored in {found.folder}")
 
@@ -138,7 +139,7 @@ def scrub(
     table = _table(("table", "left"), ("rows", "right"), ("values", "right"), ("removed", "left"))
     constants = [removal for removal in report.removed if removal.reason == CONSTANTS]
     if constants:
-        _add(table, f"{len(constants)} ENUM_ tables", str(sum(r.rows for r in constants)), "0", CONSTANTS)
+        _add(table, counted(len(constants), "ENUM_ table"), str(sum(r.rows for r in constants)), "0", CONSTANTS)
     for removal in report.removed:
         if removal.reason == CONSTANTS:
             continue
@@ -147,7 +148,7 @@ def scrub(
     tables.console().print(table)
     kept = sum(report.kept.values())
     sizes = f"{report.size_before / 1e6:.1f} MB → {report.size_after / 1e6:.1f} MB"
-    typer.echo(f"{kept:,} rows kept in {len(report.kept)} tables; {sizes} in {target}")
+    typer.echo(f"{counted(kept, 'row')} kept in {counted(len(report.kept), 'table')}; {sizes} in {target}")
     if not drop_nvtx and report.kept.get("NVTX_EVENTS"):
         typer.echo("NVTX texts are kept without paths; --drop-nvtx removes them")
 

@@ -11,10 +11,12 @@ import typer
 from attrib.cli_guard import guarded, print_json
 from attrib.cli_options import JsonOption
 from attrib.files import require_distinct
+from attrib.words import counted
 
 RunsOption = Annotated[Path, typer.Option("--runs", help="Folder of runs.db.", metavar="DIR")]
 RUNS = Path("runs")
 LIMIT = 20
+MOST_RUNS = 1_000_000
 AnchorOption = Annotated[str | None, typer.Option("--anchor", help="Only this anchor, such as 14b:tg128.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="Only this GPU, by the name the driver gives.")]
 
@@ -36,7 +38,7 @@ def list_(
         None
     ),
     device: DeviceOption = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The newest so many.")] = LIMIT,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=MOST_RUNS, help="The newest so many.")] = LIMIT,
     as_json: JsonOption = False,
 ) -> None:
     """Recordings, the newest first.
@@ -124,4 +126,4 @@ def export(
     if as_json:
         print_json({"schema": runs_history.EXPORT_SCHEMA, "out": str(out), "table": table, "rows": rows})
         return
-    typer.echo(f"{rows} rows of {table} in {out}")
+    typer.echo(f"{counted(rows, 'row')} of {table} in {out}")

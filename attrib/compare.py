@@ -27,6 +27,7 @@ from attrib.compare_sides import Side, SiteTimes, total
 from attrib.errors import RefusedError
 from attrib.jsonout import document, whole
 from attrib.traffic import STREAMING
+from attrib.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -337,7 +338,7 @@ def _notes(a: Side, b: Side, gap: Delta) -> Iterable[str]:
             "single slow steps weigh on it"
         )
     if min(a.steps, b.steps) < 3:
-        yield f"only {a.steps} and {b.steps} step(s): the spread over steps is not known"
+        yield f"A has {counted(a.steps, 'step')} and B {b.steps}: the spread over steps is not known"
     for note in dict.fromkeys((*a.warnings, *b.warnings)):
         sides = " and ".join(name for name, side in (("A", a), ("B", b)) if note in side.warnings)
         yield f"{sides}: {note}"

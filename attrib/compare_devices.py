@@ -16,6 +16,7 @@ from attrib import ledger
 from attrib.errors import NoDataError
 from attrib.jsonout import document
 from attrib.trace import PID_MASK, PID_SHIFT, Trace
+from attrib.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,9 +151,10 @@ def _notes(times: tuple[list[DeviceTime], list[DeviceTime]]) -> list[str]:
     notes = [ONE_CAPTURE]
     for name, side in zip("AB", times, strict=True):
         if early := sum(time.early for time in side):
-            notes.append(f"{name}: {early} launches were under way before the first recorded API call; they count here")
+            were = counted(early, "launch was", "launches were")
+            notes.append(f"{name}: {were} under way before the first recorded API call, and counted here")
         if unusable := sum(time.unusable for time in side):
-            notes.append(f"{name}: {unusable} launches without usable times are left out")
+            notes.append(f"{name}: {counted(unusable, 'launch')} without usable times left out")
     return notes
 
 

@@ -16,6 +16,7 @@ from attrib.compare_devices import DeviceComparison, DeviceTime
 from attrib.compare_join import NAME
 from attrib.compare_sides import Side
 from attrib.tables import number, print_footnotes, rate
+from attrib.words import counted
 
 if TYPE_CHECKING:
     from attrib.gate import Gate
@@ -87,7 +88,7 @@ def print_gate(out: Console, found: Gate) -> None:
 
 
 def _side_line(name: str, side: Side) -> str:
-    steps = f"{side.steps} step{'s' * (side.steps != 1)} × {side.launches} launches ({side.source})"
+    steps = f"{counted(side.steps, 'step')} × {counted(side.launches, 'launch')} ({side.source})"
     label = side.label if len(side.label) <= NAME_WIDTH else f"{side.label[: NAME_WIDTH - 1]}…"
     facts = " · ".join(part for part in (side.device, side.model, side.build, side.anchor) if part)
     return f"{name}: {label}\n   {facts}; {steps}"

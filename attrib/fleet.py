@@ -10,8 +10,9 @@ from attrib import fleet_files
 from attrib.attribution import Options
 from attrib.errors import NoDataError, RefusedError
 from attrib.fleet_cluster import Result, measure_all
-from attrib.fleet_spread import FEWEST, OUTLIER, RULE, Cohort, Member, SiteSpread, cohorts, missing_ranks
+from attrib.fleet_spread import FEWEST, OUTLIER, RULE, Cohort, Member, SiteSpread, cohorts, missing_ranks, spans
 from attrib.jsonout import document
+from attrib.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +52,9 @@ class Fleet:
                 notes.append(f"{prefix}fewer than {FEWEST} traces: too few to tell an outlier")
         for group, ranks in self.missing.items():
             prefix = f"{group}: " if group else ""
-            notes.append(f"{prefix}MISSING rank {', '.join(map(str, ranks))}: no trace stands for it")
+            notes.append(f"{prefix}MISSING rank {spans(ranks)}: no trace stands for it")
         if self.bad:
-            notes.append(f"{len(self.bad)} of {len(self.members)} traces gave no census; their rows say why")
+            notes.append(f"{len(self.bad)} of {counted(len(self.members), 'trace')} gave no census; the rows say why")
         if self.lost_workers:
             notes.append(f"workers lost: {self.lost_workers}; their traces were read again")
         return tuple(notes)
@@ -165,7 +166,7 @@ def fleet(
     )
     members = tuple(_member(one, row) for one, row in zip(found, result.rows, strict=True))
     if all(member.reason is not None for member in members):
-        raise NoDataError(f"none of {len(members)} traces could be read; the first: {members[0].reason}")
+        raise NoDataError(f"of {counted(len(members), 'trace')} none could be read; the first: {members[0].reason}")
     return Fleet(
         members=members,
         cohorts=tuple(cohorts(members)),
@@ -180,10 +181,11 @@ def fleet(
 
 def _member(found: fleet_files.Found, row: dict[str, Any]) -> Member:
     rank = found.rank if found.rank is not None else row.get("rank")
+    path = fleet_files.printable(str(found.path))
     if row["reason"] is not None:
-        return Member(str(found.path), found.group, rank, row["reason"])
+        return Member(path, found.group, rank, row["reason"])
     return Member(
-        path=str(found.path),
+        path=path,
         group=found.group,
         rank=rank,
         reason=None,
@@ -215,6 +217,6 @@ def _site_json(site: SiteSpread) -> dict[str, Any]:
         "low_ms": site.spread.low,
         "high_ms": site.spread.high,
         "behind_ms": site.behind_ms,
-        "slowest": site.slowest,
+        "slowest": site.slowest or None,
         "outliers": list(site.outliers),
     }

@@ -11,6 +11,7 @@ from rich.text import Text
 from attrib.fleet import Fleet
 from attrib.fleet_spread import RULE, Cohort, Spread
 from attrib.tables import number, print_footnotes
+from attrib.words import counted
 
 MOST_SITES = 12
 MOST_OUTLIERS = 3
@@ -20,7 +21,7 @@ NAME_WIDTH = 30
 def print_fleet(out: Console, found: Fleet) -> None:
     """One row a trace, then where the members of each cohort differ."""
     scores = {row["trace"]: row for row in found.to_json()["members"]}
-    out.print(Text(f"Fleet of {len(found.members)} traces", style="bold"))
+    out.print(Text(f"Fleet of {counted(len(found.members), 'trace')}", style="bold"))
     table = _table(("rank", "right"), ("trace", "left"), ("host", "left"), ("steps", "right"), ("span ms", "right"),
                    ("of median", "right"), ("score", "right"), ("idle ms", "right"), ("GB/s", "right"),
                    ("", "left"))  # fmt: skip
@@ -54,8 +55,8 @@ def print_fleet(out: Console, found: Fleet) -> None:
 
 def _print_cohort(out: Console, cohort: Cohort) -> None:
     out.print()
-    number_of = "1 trace" if len(cohort.members) == 1 else f"{len(cohort.members)} traces"
-    out.print(Text(f"{cohort.label} · {number_of} · span {_range(cohort.spread)}", style="bold"))
+    members = counted(len(cohort.members), "trace")
+    out.print(Text(f"{cohort.label} · {members} · span {_range(cohort.spread)}", style="bold"))
     if len(cohort.members) < 2:
         return
     table = _table(("site", "left"), ("median ms", "right"), ("low", "right"), ("high", "right"),
@@ -65,11 +66,12 @@ def _print_cohort(out: Console, cohort: Cohort) -> None:
         named = ", ".join(site.outliers[:MOST_OUTLIERS]) + (f" and {more} more" if more > 0 else "")
         table.add_row(
             Text(site.site), _number(site.spread.median, 3), _number(site.spread.low, 3), _number(site.spread.high, 3),
-            f"{number(site.spread.pct, 1)} %", _number(site.behind_ms, 3), Text(_cut(site.slowest, 14)), Text(named),
+            f"{number(site.spread.pct, 1)} %", _number(site.behind_ms, 3), Text(_cut(site.slowest, 14) or "–"),
+            Text(named),
         )  # fmt: skip
     out.print(table)
-    if len(cohort.sites) > MOST_SITES:
-        out.print(Text(f"and {len(cohort.sites) - MOST_SITES} sites that differ less; --json has them all"))
+    if (more := len(cohort.sites) - MOST_SITES) > 0:
+        out.print(Text(f"and {counted(more, 'site that differs', 'sites that differ')} less; --json has them all"))
 
 
 def _range(spread: Spread) -> str:

@@ -25,6 +25,7 @@ from attrib.compare_sides import Loaded, Side
 from attrib.errors import AttribError, JoinError, NoDataError, RefusedError
 from attrib.files import BENCH, read_text, write_whole
 from attrib.jsonout import document
+from attrib.words import counted
 
 MOST_NS = 1e15
 """A step longer than this, eleven days, is no measurement."""
@@ -165,7 +166,7 @@ def unfit(side: Loaded, name: str, min_steps: int = MIN_STEPS) -> str:
         except JoinError as error:
             return f"incomplete capture of {name}: {error}"
     if steps.count < min_steps:
-        return f"{name} has {steps.count} steps and {min_steps} are needed"
+        return f"{name} has {counted(steps.count, 'step')} and {min_steps} are needed"
     return ""
 
 
@@ -247,7 +248,7 @@ def _untraced(bar: float, windows: tuple[Sequence[float], Sequence[float]], want
     before, after = sum(base) / len(base), sum(run) / len(run)
     spread = max(max(base) - min(base), max(run) - min(run))
     if min(len(base), len(run)) < MIN_WINDOWS:
-        why = f"{len(base)} and {len(run)} windows, and {MIN_WINDOWS} a side are needed"
+        why = f"A has {counted(len(base), 'window')} and B {len(run)}; {MIN_WINDOWS} a side are needed"
         return [Case(UNTRACED, UNJUDGED, before, after, spread, why)]
     regressed = after - before > bar * before and min(run) > max(base)
     return [Case(UNTRACED, REGRESSED if regressed else OK, before, after, spread)]

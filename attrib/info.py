@@ -13,6 +13,7 @@ from attrib.errors import AttribError
 from attrib.jsonout import document
 from attrib.steps import find_steps
 from attrib.trace import Gpu, Trace
+from attrib.words import counted
 
 SCHEMA = "attrib.info/1"
 
@@ -85,13 +86,13 @@ def describe(trace: Trace) -> Info:
             trace.gpu(int(d), int(kernels.processes[kernels.process[row]]))
             for d, row in zip(numbers, first, strict=True)
         ]
-        can.append(f"anatomy and kernel times of {len(kernels.start)} launches")
+        can.append(f"anatomy and kernel times of {counted(len(kernels.start), 'launch')}")
         _steps(trace, can, cannot, warnings)
         _rates(gpus, can, cannot)
     except AttribError as error:
         cannot.append(str(error))
     if counts["nvtx_rows"]:
-        can.append(f"steps from {counts['nvtx_rows']} NVTX rows with --nvtx PATTERN")
+        can.append(f"steps from {counted(counts['nvtx_rows'], 'NVTX row')} with --step-nvtx PATTERN")
     return Info(
         path=trace.path.name,
         product=trace.schema.product,
@@ -109,9 +110,11 @@ def describe(trace: Trace) -> Info:
 def _steps(trace: Trace, can: list[str], cannot: list[str], warnings: list[str]) -> None:
     steps = find_steps(trace)
     if steps.source == "whole trace":
-        cannot.append("per-step numbers: no graph replay and no repeating launch pattern; name NVTX ranges with --nvtx")
+        cannot.append(
+            "per-step numbers: no graph replay and no repeating launch pattern; name NVTX ranges with --step-nvtx"
+        )
     else:
-        can.append(f"{steps.count} steps of {steps.launches} launches ({steps.source})")
+        can.append(f"{counted(steps.count, 'step')} of {counted(steps.launches, 'launch')} ({steps.source})")
     warnings.extend(steps.warnings)
     warnings.extend(f"excluded: {number} × {reason}" for reason, number in steps.excluded.items())
 

@@ -17,6 +17,7 @@ from attrib import parquet
 from attrib.capture import CaptureError, Nsys, export, find_nsys
 from attrib.errors import RefusedError, SchemaError
 from attrib.files import write_whole
+from attrib.words import counted
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 XZ_MAGIC = b"\xfd7zXZ\x00"
@@ -76,7 +77,7 @@ def check_header(path: Path, database: Path) -> None:
     valid_count = header[24:28] == header[92:96]
     size = database.stat().st_size
     if len(header) < 100 or (valid_count and size < expected):
-        raise SchemaError(f"{path} is cut short: {size} bytes of {expected}; copy or export it again")
+        raise SchemaError(f"{path} is cut short: {counted(size, 'byte')} of {expected:,}; copy or export it again")
 
 
 def _unpacked(path: Path, name: str, unpack: Callable[[Path, Path], None]) -> tuple[Path, Cleanup]:

@@ -21,6 +21,7 @@ from attrib.errors import RefusedError
 from attrib.files import interruptible
 from attrib.record import parse_target
 from attrib.runs_schema import LEVER_WRITTEN
+from attrib.words import counted
 
 LANDED, REVERTED, VETOED = "LANDED", "REVERTED", "VETOED"
 SCHEMA = "attrib.lever/1"
@@ -211,7 +212,7 @@ def _leg_line(leg: dict[str, Any]) -> str:
     return (
         f"  {'guard ' if leg['guard'] else ''}{leg['anchor']}: {leg['base_tok_per_s']:.2f} → "
         f"{leg['new_tok_per_s']:.2f} tok/s, {leg['change_pct']:+.2f} % [{leg['low_pct']:+.2f}, {leg['high_pct']:+.2f}]"
-        f"{sep}, {leg['pairs']} pairs{each}: {leg['verdict'] or 'no verdict'}"
+        f"{sep}, {counted(leg['pairs'], 'pair')}{each}: {leg['verdict'] or 'no verdict'}"
     )
 
 

@@ -17,6 +17,7 @@ from attrib.device import Device, lookup, table
 from attrib.errors import RefusedError
 from attrib.models import BLOCKS
 from attrib.roofline import RateClass, parse_band
+from attrib.words import counted
 
 WARP = 32
 MAX_BLOCK = 1024
@@ -146,9 +147,10 @@ def matrix_bytes(rows: int, cols: int, quant: str, stride: int | None = None) ->
         raise RefusedError(f"quant type {quant!r} is not known; there are {', '.join(BLOCKS)}")
     weights, nbytes, _ = block
     if rows < 1 or cols < 1 or cols % weights:
-        raise RefusedError(f"{rows} rows of {cols} weights do not divide into {quant} blocks of {weights}")
+        given = f"{counted(rows, 'row')} of {counted(cols, 'weight')}"
+        raise RefusedError(f"{given} cannot be cut into blocks of {weights}, which {quant} has")
     if stride is not None and stride < nbytes:
-        raise RefusedError(f"a stride of {stride} bytes is less than a {quant} block of {nbytes}")
+        raise RefusedError(f"a stride of {counted(stride, 'byte')} is less than a {quant} block of {nbytes}")
     return rows * (cols // weights) * (stride or nbytes)
 
 
@@ -193,6 +195,6 @@ def reread(rows: int, cols: int, quant: str, rows_per_warp: int, act: str = "f32
     if act not in ACTIVATION_BYTES:
         raise RefusedError(f"activations {act!r} are not known; there are {', '.join(ACTIVATION_BYTES)}")
     if rows_per_warp < 1:
-        raise RefusedError(f"{rows_per_warp} rows a warp is not a mapping; give 1 or more")
+        raise RefusedError(f"{counted(rows_per_warp, 'row')} a warp is not a mapping; give 1 or more")
     weights = matrix_bytes(rows, cols, quant, stride)
     return Reread(-(-rows // rows_per_warp), round(cols * ACTIVATION_BYTES[act]), weights)

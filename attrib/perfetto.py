@@ -23,6 +23,7 @@ from attrib.ledger import NS
 from attrib.perfetto_layout import gaps, lanes, layer_bounds
 from attrib.perfetto_write import PacketWriter, Value
 from attrib.trace import PID_MASK, PID_SHIFT
+from attrib.words import counted
 
 SCHEMA = "attrib.perfetto/1"
 MOST_LAUNCHES = 1_000_000
@@ -91,7 +92,7 @@ def write_perfetto(
     write_whole(path, write)
     notes = list(attribution.warnings)
     if steps < found:
-        notes.append(f"the first {steps} of {found} steps are in the file; choose with --max-steps")
+        notes.append(f"the file holds the first {steps} of {counted(found, 'step')}; choose with --max-steps")
     out = drawn[0].out
     return Written(
         path=path,

@@ -20,6 +20,7 @@ from attrib.device import GIGA
 from attrib.errors import NoDataError, RefusedError
 from attrib.files import write_whole
 from attrib.stragglers import Stragglers
+from attrib.words import counted
 
 _BAR, _BELOW, _BAND = palette.BAR.light, palette.BELOW.light, palette.BAND.light
 MOST_BARS = 40
@@ -170,7 +171,7 @@ def _launch_counts(axes: Any, found: Sequence[Anatomy], names: Sequence[str], sh
         axes.barh(places, short, height=width * 0.45, color="black", label="of these under 2 µs" if n == 0 else None)
         most = max([most, *launches])
         for place, total, part, under in zip(places, launches, stages, short, strict=True):
-            of = [f"{part} stage{'s' * (part > 1)}"] * bool(part) + [f"{under} < 2 µs"] * (total > part or not part)
+            of = [counted(part, "stage")] * bool(part) + [f"{under} < 2 µs"] * (total > part or not part)
             axes.text(total + most * 0.008, place, f"{total} ({', '.join(of)})", va="center", fontsize=8)
     axes.set_yticks(range(len(categories)), categories)
     axes.invert_yaxis()

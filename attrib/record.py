@@ -30,6 +30,7 @@ from attrib.jsonout import document
 from attrib.manifest import Manifest
 from attrib.models import builtin, shapes
 from attrib.stragglers import Stragglers
+from attrib.words import counted
 
 SCHEMA = "attrib.record/1"
 BENCH_SCHEMA = "engine.bench/1"
@@ -208,9 +209,9 @@ def record(
         raise RefusedError(f"{out} cannot hold recordings: {error.strerror}; choose another with --out") from error
     try:
         with interruptible():
-            progress(f"timing {windows} untraced windows of {target.label}")
+            progress(f"timing {counted(windows, 'untraced window')} of {target.label}")
             bench = _untraced(target, build, windows, limit_s)
-            what = f"{steps} steps" if target.decodes else "a prompt"
+            what = counted(steps, "step") if target.decodes else "a prompt"
             progress(f"recording {what} under nsys {nsys.version}")
             command = engine_bench(target, build, "--steps", str(steps), "--traced", "--manifest", str(work / MANIFEST))
             report = capture.profile(nsys, command, work, limit_s)

@@ -76,7 +76,7 @@ def choose(found: Replays, graph: int | None, excluded: Counter[str], warnings: 
 def _warn_of_company(found: Replays, counts: NDArray[np.int64], warnings: list[str]) -> None:
     """Say when a step may be more than one replay: graphs that take turns, or one launch of several graphs."""
     if len(counts) > 1 and np.count_nonzero(counts == counts.max()) > 1 and counts.max() >= MIN_REPEATS:
-        warnings.append("another graph is replayed as often: a step may be several replays (see --graph, --nvtx)")
+        warnings.append("another graph is replayed as often: a step may be several replays (see --graph, --step-nvtx)")
     correlation, process = found.correlation, found.process
     same = (correlation[1:] == correlation[:-1]) & (process[1:] == process[:-1])
     if np.any(same & (correlation[1:] >= 0)):

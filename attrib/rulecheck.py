@@ -14,6 +14,7 @@ from attrib.categories import OTHER, category_of
 from attrib.errors import NoDataError
 from attrib.jsonout import document
 from attrib.trace import Trace
+from attrib.words import counted
 
 SCHEMA = "attrib.rules/1"
 WORDS = "words alone"
@@ -114,7 +115,7 @@ def check(trace: Trace, given: rulebook.Rules | None = None, top: int = TOP) -> 
     kernels, names = trace.kernels, trace.names
     good = (kernels.end >= kernels.start) & (kernels.end > 0)
     if not good.any():
-        raise NoDataError(f"{trace.path}: none of its {len(good)} launches has usable timestamps")
+        raise NoDataError(f"{trace.path}: of {counted(len(good), 'launch')} none has usable timestamps")
     variants = kernels.variant[good]
     number = len(names.function)
     launches = np.bincount(variants, minlength=number)

@@ -21,6 +21,7 @@ from attrib.errors import JoinError
 from attrib.files import read_text
 from attrib.models import QUANT_OF_GGML, Model, Tensor
 from attrib.names import template_arguments
+from attrib.words import counted
 
 FUSED = {"ffn_gate+ffn_up": "ffn_gate_up", "attn_q+attn_k+attn_v": "attn_qkv"}
 _FLOAT_TYPES = {
@@ -239,8 +240,8 @@ def plan(rules: Rules, candidates: Sequence[Candidate], model: Model) -> dict[in
     reached, message = max(failures, key=lambda f: f[0])
     raise JoinError(
         f"rules {rules.name!r} do not fit model {model.shape.name}: {message} "
-        f"({reached} of {len(candidates)} launches fitted before it); check --model or give --rules or --bytes, "
-        "and choose a range that holds decode steps"
+        f"({reached} of {counted(len(candidates), 'launch')} fitted before it); check --model or give --rules or "
+        "--bytes, and choose a range that holds decode steps"
     )
 
 
@@ -260,14 +261,14 @@ def _assign(
         blocks = {-(-rows // per_block) for per_block in stream.rows_per_block}
         quant = quant_of(stream, candidate.full)
         if (blocks and candidate.grid_x not in blocks) or (quant is not None and quant != tensors[0].quant):
-            matrix = f"{rows} rows of {tensors[0].quant}"
+            matrix = f"{counted(rows, 'row')} of {tensors[0].quant}"
             return assigned, f"{where}, type {quant or 'unknown'}, cannot be {tensors[0].name} with {matrix}"
         nbytes = sum(t.nbytes for t in tensors)
         assigned[candidate.position] = Assigned(FUSED.get(role, role), layer, tensors[0].quant, nbytes)
     if len(candidates) != len(sequence):
         return (
             assigned,
-            f"the step has {len(candidates)} weight-streaming launches and the order needs {len(sequence)}",
+            f"the step has {counted(len(candidates), 'weight-streaming launch')} and the order needs {len(sequence)}",
         )
     return assigned, None
 

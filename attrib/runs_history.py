@@ -15,6 +15,7 @@ from attrib.files import write_whole
 from attrib.jsonout import document
 from attrib.runs_schema import EXPORTED
 from attrib.store import reading
+from attrib.words import counted
 
 RUNS_SCHEMA, RUN_SCHEMA = "attrib.runs/1", "attrib.run/1"
 TREND_SCHEMA, EXPORT_SCHEMA = "attrib.trend/1", "attrib.runs_export/1"
@@ -58,7 +59,7 @@ def find_run(out: Path, name: str) -> tuple[Row, list[Row]]:
         if len(found) != 1:
             known = found or _rows(db, "SELECT id FROM runs ORDER BY recorded_utc DESC, id DESC LIMIT 3")
             listed = ", ".join(run["id"] for run in known[:3]) or "none yet"
-            what = f"{len(found)} runs start with" if found else "no run is called"
+            what = counted(len(found), "run starts with", "runs start with") if found else "no run is called"
             raise NoDataError(f"{what} {name!r}; there are {listed}")
         sites = _rows(db, "SELECT * FROM sites WHERE run = ? ORDER BY ms_per_step DESC, site", [found[0]["id"]])
     return found[0], [{key: value for key, value in site.items() if key != "run"} for site in sites]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attrib.errors import AttribError, NoDataError, RefusedError, SchemaError
+from attrib.words import counted
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -87,8 +88,8 @@ def without_kernels(schema: Schema, graph_traces: int, path: Path) -> AttribErro
     """Why an export that holds no kernel cannot have a census: what was captured, and how to capture launches."""
     if graph_traces:
         return RefusedError(
-            f"{path} was captured with graph-level tracing ({graph_traces} graph rows, no kernel inside them), so no "
-            "launch can be attributed; capture again with `nsys profile --cuda-graph-trace=node`"
+            f"{path} was captured with graph-level tracing ({counted(graph_traces, 'graph row')}, no kernel inside), "
+            "so no launch can be attributed; capture again with `nsys profile --cuda-graph-trace=node`"
         )
     if KERNEL not in schema.tables:
         return NoDataError(

@@ -13,6 +13,7 @@ from attrib.columns import KernelColumns
 from attrib.errors import NoDataError, RefusedError
 from attrib.nvtx import matching_ranges
 from attrib.trace import Ranges, Trace
+from attrib.words import counted
 
 UNITS = {"": 1, "ns": 1, "us": 1000, "µs": 1000, "ms": 1_000_000, "s": 1_000_000_000}
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|)")
@@ -71,7 +72,7 @@ def select(trace: Trace, window: str | None = None, nvtx: str | None = None) -> 
         if not kept.any():
             raise NoDataError(f"{trace.path}: no launch was issued within {' and '.join(said)}")
     number = int(np.count_nonzero(kept))
-    note = f"{' and '.join(said)} keeps {number} of {len(kept)} launches"
+    note = f"{' and '.join(said)} keeps {number:,} of {counted(len(kept), 'launch')}"
     return trace.restricted(subset(kernels, np.flatnonzero(kept)), note)
 
 

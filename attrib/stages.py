@@ -19,6 +19,7 @@ from attrib.columns import KernelColumns
 from attrib.errors import JoinError
 from attrib.files import read_text
 from attrib.manifest import Launch
+from attrib.words import counted
 
 SCHEMA = "attrib.stages/1"
 TOLERANCE = 0.05
@@ -71,9 +72,9 @@ class Timeline:
         if not len(self.off):
             return ()
         return (
-            f"in {len(self.off)} of {len(self.start)} steps the stamps of {kernel} reach over {self.off.min():.3f} to "
-            f"{self.off.max():.3f} of its traced duration, more than {100 * TOLERANCE:.0f} % off; they were scaled to "
-            "it, so shares are the kernel's own and times are not",
+            f"in {len(self.off)} of {counted(len(self.start), 'step')} the stamps of {kernel} reach over "
+            f"{self.off.min():.3f} to {self.off.max():.3f} of its traced duration, more than {100 * TOLERANCE:.0f} % "
+            "off; they were scaled to it, so shares are the kernel's own and times are not",
         )
 
 
@@ -102,8 +103,7 @@ class Summary:
 
     def describe(self) -> str:
         """The note under a table whose rows are stages."""
-        who = "1 site is" if self.sites == 1 else f"{self.sites} sites are"
-        what = "1 stage" if self.stages == 1 else f"{self.stages} stages"
+        who, what = counted(self.sites, "site is", "sites are"), counted(self.stages, "stage")
         tick = f", ticks of {self.tick} ns" if self.tick > 1 else ""
         share = f" ({100 * self.waiting / self.seconds:.1f} %)" if self.seconds else ""
         return (
@@ -202,8 +202,8 @@ def check(stamps: Stamps, nodes: Sequence[Launch]) -> None:
     listed = len(nodes[stamps.node].stages)
     if stamps.end.shape[1] != listed:
         raise JoinError(
-            f"{stamps.path} has stamps of {stamps.end.shape[1]} stages and the manifest {listed} stages of node "
-            f"{stamps.node}; they are not from the same run"
+            f"{stamps.path} has stamps of {counted(stamps.end.shape[1], 'stage')} and the manifest lists {listed} in "
+            f"node {stamps.node}; they are not from the same run"
         )
 
 
@@ -216,8 +216,8 @@ def replay_of(stamps: Stamps, place: NDArray[np.int64], of: int) -> NDArray[np.i
     replay = np.where(place < 0, -1, place - of + len(stamps.end))
     if not np.any(replay >= 0):
         raise JoinError(
-            f"{stamps.path} is of the last {len(stamps.end)} of {of} replays in the trace and no step kept is among "
-            "them, so they cannot be matched; record again"
+            f"{stamps.path} is of the last {len(stamps.end)} of {counted(of, 'replay')} in the trace and no step "
+            "kept is among them, so they cannot be matched; record again"
         )
     return np.maximum(replay, -1)
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib.errors import RefusedError
+from attrib.words import counted
 
 Rates = Sequence[float] | Sequence[Sequence[float]] | NDArray[np.float64]
 """[pairs], or [pairs][k] rates of k processes a side."""
@@ -110,7 +111,7 @@ def _verdict(pairs: int, real: int, found: tuple[float, float, float], bar: floa
     low, change, high = found
     text, limit = f"{100 * change:+.2f} %", f"{100 * bar:g} %"
     if pairs < MIN_PAIRS:
-        return None, f"{pairs} pairs give no verdict; at least {MIN_PAIRS} are needed"
+        return None, f"{counted(pairs, 'pair gives', 'pairs give')} no verdict; at least {MIN_PAIRS} are needed"
     if real > 0 and high >= bar:
         met = "reaches" if change >= bar else "is under"
         return FASTER, f"the gain is real and its median {text} {met} the bar of {limit}"
@@ -257,7 +258,7 @@ def _checked(base: Rates, new: Rates) -> tuple[NDArray[np.float64], NDArray[np.f
     """Both sides as [pairs][k]."""
     a, b = np.asarray(base, float), np.asarray(new, float)
     if a.shape != b.shape or a.ndim not in (1, 2) or not a.size:
-        raise RefusedError(f"{a.size} base and {b.size} new windows do not make pairs; measure one of each in turn")
+        raise RefusedError(f"base windows ({a.size}) and new ones ({b.size}) are no pairs; measure one of each in turn")
     if not (np.isfinite(a).all() and np.isfinite(b).all() and (a > 0).all() and (b > 0).all()):
         raise RefusedError("a window has a rate that is not a positive number; remove it and measure again")
     return a.reshape(len(a), -1), b.reshape(len(b), -1)

@@ -20,6 +20,7 @@ from attrib.periods import MIN_REPEATS, longest_repetition
 from attrib.replays import GRAPH_SHIFT, NODE_MASK, Replays, choose
 from attrib.rowgroups import Groups, group, signatures, take
 from attrib.trace import PID_MASK, PID_SHIFT, Trace
+from attrib.words import counted
 
 HOUR_NS = 3_600_000_000_000
 NO_DEVICE = (1 << 32) - 1
@@ -117,11 +118,13 @@ def common_warnings(trace: Trace, usable: int, graphs: bool) -> list[str]:
     """What to know of a trace however it is cut; `usable` of its launches are, and `graphs` says if any is a node's."""
     warnings = []
     if trace.names.missing:
-        warnings.append(f"{trace.names.missing} kernel variants have a name id that StringIds lacks; shown by id")
+        have = counted(trace.names.missing, "kernel variant has", "kernel variants have")
+        warnings.append(f"{have} a name id that StringIds lacks; shown by id")
     created = trace.created_nodes()
     if usable < created and not graphs:
         warnings.append(
-            f"incomplete capture: {created} graph nodes were created and {usable} kernels recorded; "
+            f"incomplete capture: {counted(created, 'graph node was', 'graph nodes were')} created and "
+            f"{counted(usable, 'kernel')} recorded; "
             "record again with an nsys that knows this driver"
         )
     if trace.graph_mode() == "graph" and trace.count("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"):
@@ -160,7 +163,7 @@ def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDA
             good &= ~bad
     if not good.any():
         listed = ", ".join(f"{number} × {reason}" for reason, number in excluded.items())
-        raise NoDataError(f"{trace.path}: none of its {len(start)} launches has usable timestamps ({listed})")
+        raise NoDataError(f"{trace.path}: of {counted(len(start), 'launch')} none has usable timestamps ({listed})")
     return np.arange(len(good)) if good.all() else np.flatnonzero(good)
 
 
@@ -260,7 +263,7 @@ def _nvtx_steps(trace: Trace, usable: NDArray[np.int64], pattern: str, excluded:
     try:
         regex = re.compile(pattern)
     except re.error as error:
-        raise NoDataError(f"--nvtx {pattern!r} is not a regular expression: {error}") from error
+        raise NoDataError(f"--step-nvtx {pattern!r} is not a regular expression: {error}") from error
     kernels, ranges, api = trace.kernels, matching_ranges(trace, regex), trace.api()
     if not len(ranges.start):
         raise NoDataError(f"no NVTX range matches {pattern!r}; the trace has {common_texts(trace)}")
@@ -295,7 +298,7 @@ def _same_sequence(kernels: KernelColumns, groups: Groups, source: str, excluded
     if others:
         excluded["step with other launches"] += others
         if others > len(chosen):
-            warnings = (f"only {len(chosen)} of {len(signature)} steps have the same launches",)
+            warnings = (f"only {len(chosen)} of {counted(len(signature), 'step')} have the same launches",)
     rows = groups.matrix(chosen, int(groups.sizes()[chosen[0]]))
     return Steps(source, rows, 0, 0, warnings=warnings, place=chosen, of=len(signature))
 

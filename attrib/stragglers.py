@@ -11,6 +11,7 @@ from attrib.census import Census, SiteRow
 from attrib.device import GIGA
 from attrib.errors import NoDataError
 from attrib.jsonout import document
+from attrib.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,9 +71,8 @@ class Stragglers:
         names = ", ".join(f"{row.site} ({row.rate / GIGA:.4g} GB/s)" for row in self.rows[:3])
         share = 100 * self.recoverable / self.census.span
         more = f" and {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
-        number = "1 site streams" if len(self.rows) == 1 else f"{len(self.rows)} sites stream"
         return (
-            f"{number} below the class: {names}{more}; "
+            f"{counted(len(self.rows), 'site streams', 'sites stream')} below the class: {names}{more}; "
             f"at class rate the step would lose {self.recoverable * 1e3:.3f} ms ({share:.1f} %)."
         )
 
@@ -80,7 +80,9 @@ class Stragglers:
 def stragglers(census: Census) -> Stragglers:
     """Rank the sites under the class; raises NoDataError when there are no rates or no class to compare with."""
     if not np.isfinite(census.step_bytes):
-        raise NoDataError("no launch has known weight bytes, so nothing can be a straggler; pass --model or --bytes")
+        raise NoDataError(
+            "no launch has known weight bytes, so nothing can be a straggler; pass --model, --bytes or --manifest"
+        )
     if census.rate_class is None:
         raise NoDataError("no class is known for this device; pass --class LO:HI or run `attrib roofline`")
     below = sorted((row for row in census.rows if row.straggler), key=lambda row: -row.recoverable)

@@ -15,6 +15,7 @@ from attrib.device import GIGA
 from attrib.info import Info
 from attrib.stages import Summary
 from attrib.stragglers import Stragglers
+from attrib.words import counted
 
 WIDTH = 100
 SITE_WIDTH = 31
@@ -142,7 +143,7 @@ def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> Non
         out.print(table)
         out.print(
             Text(
-                f"{_count(found.step_count, 'step')} ({found.source}); medians; ledger closes to {found.closure_ns} ns"
+                f"{counted(found.step_count, 'step')} ({found.source}); medians; ledger closes to {found.closure_ns} ns"
                 + (f"\n{_divided(found.launches, found.stages)}" if found.stages else "")
             )
         )
@@ -177,22 +178,18 @@ def _heading(what: str, title: str, *parts: str) -> str:
     return f"{what} of {title}: " + " · ".join(part for part in parts if part)
 
 
-def _count(number: int, thing: str, several: str = "") -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {several or thing + 's'}"
-
-
 def _divided(launches: int, stages: Summary) -> str:
-    return f"1 of {_count(launches, 'launch', 'launches')} is {stages.kernel} with {_count(stages.stages, 'stage')}"
+    return f"1 of {counted(launches, 'launch')} is {stages.kernel} with {counted(stages.stages, 'stage')}"
 
 
 def _steps_line(census: Census) -> str:
     between = f"{census.between * 1e3:.3f} ms between steps, " if math.isfinite(census.between) else ""
     return (
-        f"{_count(census.step_count, 'step')} × {census.launches} launches ({census.step_source}); "
+        f"{counted(census.step_count, 'step')} × {counted(census.launches, 'launch')} ({census.step_source}); "
         f"span {census.span * 1e3:.3f} ms, idle {census.idle * 1e3:.3f} ms\n"
         f"Σ durations {census.duration_sum * 1e3:.3f} ms, {between}"
         f"ledger closes to {census.closure_ns} ns"
-        + (f"\n{_count(census.outside, 'launch', 'launches')} outside the steps" if census.outside else "")
+        + (f"\n{counted(census.outside, 'launch')} outside the steps" if census.outside else "")
         + (f"\n{_divided(census.launches, census.stages)}" if census.stages else "")
     )
 
@@ -282,7 +279,7 @@ def print_info(out: Console, found: Info) -> None:
         out.print(Text(f"  {key.replace('_', ' '):<22}{value:>12,}"))
     for (device, launches), gpu in zip(found.devices.items(), found.gpus, strict=True):
         peak = gpu.peak_bytes_per_s / GIGA
-        facts = f"{gpu.name}, {number(gpu.sms, 0)} SMs, {number(peak, 0)} GB/s, {launches:,} launches"
+        facts = f"{gpu.name}, {number(gpu.sms, 0)} SMs, {number(peak, 0)} GB/s, {counted(launches, 'launch')}"
         out.print(Text(f"  device {device}: {facts}"))
     for line in found.can:
         out.print(Text(f"can attribute: {line}"))

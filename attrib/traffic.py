@@ -21,6 +21,7 @@ from attrib.manifest import Graph, Launch, Manifest, Stage
 from attrib.models import Model
 from attrib.steps import Steps, step_variants
 from attrib.trace import Trace, VariantNames
+from attrib.words import counted
 
 F16_BYTES = 2
 MOST_BYTES = 1e15  # more than any GPU holds: a unit mistaken
@@ -111,8 +112,9 @@ def from_model(
         else:
             slots.append(base)
     unchecked = [c for c in candidates if (s := chosen.stream(c.function)) is not None and not s.rows_per_block]
+    streaming = counted(len(candidates), "weight-streaming launch")
     notes = (
-        f"rules {chosen.name} place {len(unchecked)} of {len(candidates)} weight-streaming launches by order alone: "
+        f"rules {chosen.name} place {len(unchecked)} of {streaming} by order alone: "
         "neither name nor grid tells their rows",
     )
     source = f"model {model.shape.name}:{model.recipe}, rules {chosen.name}"
@@ -144,7 +146,7 @@ def from_manifest(
         else:
             slots.append(_described(node, category_of(node.kernel)))
     units, covered = sum(node.units for node in nodes), sum(node.units_covered for node in nodes)
-    lacking = (f"plan computes {covered} of {units} units: its rates count bytes that are not read",)
+    lacking = (f"plan computes {covered:,} of {counted(units, 'unit')}: its rates count bytes that are not read",)
     return _traffic(f"manifest {manifest.build.name} {manifest.anchor}", slots, lacking if covered < units else ())
 
 
@@ -173,8 +175,9 @@ def _undivided(node: Launch) -> _Slot:
 def _manifest_nodes(graph: Graph, steps: Steps, trace: Trace) -> tuple[Launch, ...]:
     if len(graph.nodes) != steps.launches:
         raise JoinError(
-            f"the manifest's graph {graph.name!r} has {len(graph.nodes)} nodes and a step of {trace.path.name} has "
-            f"{steps.launches} launches ({steps.source}); they are not from the same run, or the capture is incomplete"
+            f"the manifest's graph {graph.name!r} has {counted(len(graph.nodes), 'node')} and a step of "
+            f"{trace.path.name} has {counted(steps.launches, 'launch')} ({steps.source}); they are not from the same "
+            "run, or the capture is incomplete"
         )
     return graph.nodes
 

@@ -18,6 +18,7 @@ from attrib.compare_sides import Side
 from attrib.report.subject import Subject
 from attrib.stragglers import Stragglers
 from attrib.tables import number, rate
+from attrib.words import counted
 
 
 @dataclass(frozen=True)
@@ -94,5 +95,5 @@ def signed(value: float, digits: int) -> str:
 
 
 def _side(name: str, side: Side) -> Fact:
-    note = f"mean of {side.steps} steps, spread {number(spread(side.span) / 1e6, 3)} ms"
+    note = f"mean of {counted(side.steps, 'step')}, spread {number(spread(side.span) / 1e6, 3)} ms"
     return Fact(f"step {name}", number(float(mean(side.span)) / 1e6, 3), "ms", note)

@@ -12,6 +12,7 @@ from attrib.census import Census
 from attrib.device import GIGA
 from attrib.report.subject import Subject
 from attrib.trace import Trace
+from attrib.words import counted
 
 SYSTEM = "TARGET_INFO_SYSTEM_ENV"
 SESSION = "TARGET_INFO_SESSION_START_TIME"
@@ -38,7 +39,7 @@ def provenance(subject: Subject, census: Census) -> list[tuple[str, str]]:
         ("weights", f"{manifest.model.source}, recipe {manifest.model.recipe}" if manifest else UNKNOWN),
         ("build", build or UNKNOWN),
         ("anchor", attribution.anchor or UNKNOWN),
-        ("steps", f"{census.step_count} × {census.launches} launches ({census.step_source})"),
+        ("steps", f"{census.step_count} × {counted(census.launches, 'launch')} ({census.step_source})"),
         ("bytes", f"{census.traffic_source}, {100 * census.matched_share:.1f} % of kernel time matched"),
         ("class", census.rate_class.describe() if census.rate_class is not None else UNKNOWN),
         ("ledger", f"closes to {census.closure_ns} ns"),

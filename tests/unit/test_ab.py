@@ -90,7 +90,7 @@ def test_a_disturbed_window_is_told(attrib: Attrib, work: Path, monkeypatch: pyt
         ["42.9 GB of the GPU's memory in use by others"],
         [],
     ]
-    assert any(note.startswith("1 windows were disturbed") for note in document["notes"])
+    assert any(note.startswith("disturbed and measured again, 1 window: ") for note in document["notes"])
 
 
 def test_a_restart_is_told(attrib: Attrib, work: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_noise_floor_is_stored_and_refuses_a_bar_under_it(attrib: Attrib, wo
     assert "a bar of 0.4 % needs" in outcome.out
     refusal = said(attrib(*AB, "--new", "better", "--pairs", 5))
     assert "under the noise floor" in refusal
-    needed = int(refusal.split("--pairs ")[1].split(")")[0])
+    needed = int(refusal.split("--pairs ")[1].split()[0])
     assert needed > 5
     assert f"needs {needed} pairs" in outcome.out
     assert len(fake.calls(work)) == 11  # ten of the A/A, one that told the device
@@ -171,8 +171,8 @@ def test_a_guard_that_holds_and_one_that_breaks(attrib: Attrib, work: Path) -> N
         ((), "give either --new BUILD, or --aa"),
         (("--new", "better", "--aa"), "give either --new BUILD, or --aa"),
         (("--new", "better", "--bar", "0.4"), "bar '0.4' is not a gain in percent"),
-        (("--new", "better", "--pairs", "0"), "0 pairs are outside 1 to 500"),
-        (("--new", "better", "--processes", "7"), "7 processes a side of a pair are outside 1 to 6"),
+        (("--new", "better", "--pairs", "0"), "--pairs 0 is outside 1 to 500"),
+        (("--new", "better", "--processes", "7"), "--processes 7 is outside 1 to 6 a side of a pair"),
         (("--aa", "--pairs", "4"), "4 pairs tell no noise floor"),
         (("--new", "better", "--guard", "14B:tg128"), "an anchor is named twice"),
         (("--new", "better", "--guard", "14b"), "is not MODEL:ANCHOR"),

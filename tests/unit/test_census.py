@@ -209,7 +209,7 @@ def test_kv_bytes_are_apart_from_weights(tmp_path: Path) -> None:
 
 def test_few_steps_are_said(tmp_path: Path) -> None:
     trace, manifest = small_step.write(tmp_path, scales=(1, 1))
-    assert any("only 2 step(s)" in text for text in api.census(trace, manifest=manifest).warnings)
+    assert any("only 2 steps: " in text for text in api.census(trace, manifest=manifest).warnings)
 
 
 # the contract of `attrib census --json`

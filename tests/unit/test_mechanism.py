@@ -155,8 +155,8 @@ def test_what_is_no_size(text: str) -> None:
     ("arguments", "text"),
     [
         ((1024, 5120, "q9_K", None), "not known"),
-        ((1024, 5000, "q6_K", None), "do not divide"),
-        ((0, 256, "q6_K", None), "do not divide"),
+        ((1024, 5000, "q6_K", None), "cannot be cut into blocks of 256, which q6_K has"),
+        ((0, 256, "q6_K", None), "cannot be cut into blocks of 256, which q6_K has"),
         ((1, 256, "q6_K", 200), "stride of 200"),
     ],
 )
@@ -210,7 +210,7 @@ def test_commands(attrib: Attrib) -> None:
     assert "4.588 MB: 20.62 µs" in attrib("mechanism", "bytes", *matrix, "--device", "GB10").out
     document = attrib("mechanism", "reread", *matrix, "--from", 2, "--to", 1, "--json").json()
     assert document["to"]["total_bytes"] == 2 * document["from"]["total_bytes"] == 20_971_520
-    assert "1024 warps × 20.5 KB = 20.97 MB" in attrib("mechanism", "reread", *matrix, "--from", 2, "--to", 1).out
+    assert "1,024 warps × 20.5 KB = 20.97 MB" in attrib("mechanism", "reread", *matrix, "--from", 2, "--to", 1).out
 
 
 def test_commands_refuse(attrib: Attrib) -> None:

@@ -142,7 +142,7 @@ def test_only_the_first_steps(attrib: Attrib, tmp_path: Path) -> None:
     out = tmp_path / "two.pftrace"
     found = attrib("perfetto", data.trace(RECORDED), out, "-m", MODEL, "--max-steps", 2, "--json").json()
     assert (found["steps"], found["steps_found"], found["launches"]) == (2, 16, 2 * 918)
-    assert "the first 2 of 16 steps are in the file; choose with --max-steps" in found["warnings"]
+    assert "the file holds the first 2 of 16 steps; choose with --max-steps" in found["warnings"]
     assert found["file_bytes"] == out.stat().st_size
     with trace_processor(out) as tp:
         assert tp.query("SELECT COUNT(*) FROM slice JOIN track t ON t.id = track_id WHERE t.name = 'steps'") == [(2,)]

@@ -83,7 +83,7 @@ def test_an_impossible_shape_names_the_launch() -> None:
     candidates = step(QVK)
     candidates[9] = replace(candidates[9], grid_x=5121)
     text = refusal(candidates)
-    assert "launch 27 (mul_mat_vec_q, grid 5121), type q4_K, cannot be blk.1.attn_output.weight with 5120 rows" in text
+    assert "launch 27 (mul_mat_vec_q, grid 5121), type q4_K, cannot be blk.1.attn_output.weight with 5,120 rows" in text
     assert "9 of 289 launches fitted before it" in text
     assert "check --model or give --rules or --bytes" in text
 
@@ -93,7 +93,7 @@ def test_an_impossible_type_names_the_launch() -> None:
     candidates[-1] = replace(candidates[-1], full=candidates[-1].full.replace("14", "12"))
     text = refusal(candidates)
     assert (
-        "launch 864 (mul_mat_vec_q, grid 152064), type q4_K, cannot be output.weight with 152064 rows of q6_K" in text
+        "launch 864 (mul_mat_vec_q, grid 152064), type q4_K, cannot be output.weight with 152,064 rows of q6_K" in text
     )
     assert "288 of 289" in text
 
@@ -108,7 +108,7 @@ def test_too_few_and_too_many_launches() -> None:
 def test_another_model_is_refused_at_its_first_launch() -> None:
     text = refusal(step(QVK, models.builtin("qwen2.5-7b")))
     assert "do not fit model qwen2.5-14b: launch 0 (mul_mat_vec_q, grid 3584), type q4_K" in text
-    assert "blk.0.attn_q.weight with 5120 rows of q4_K" in text
+    assert "blk.0.attn_q.weight with 5,120 rows of q4_K" in text
 
 
 def test_a_role_the_model_lacks() -> None:

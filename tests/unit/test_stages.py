@@ -237,7 +237,7 @@ def test_fewer_replays_than_stamps_are_joined_from_the_last(tmp_path: Path) -> N
     found = attribution(tmp_path, None, ps.stamps((5.0, *ps.SCALES)))
     assert found.ledger.duration[:, 2].tolist() == [12_000, 10_000, 9000]
     path = tmp_path / "stages.json"
-    assert f"{path} has stamps of 4 replays and the trace 3: joined from the last backwards" in found.warnings
+    assert f"{path} has stamps of 4 replays, the trace 3: joined from the last backwards" in found.warnings
 
 
 def test_steps_by_nvtx_range_are_joined_too(tmp_path: Path) -> None:

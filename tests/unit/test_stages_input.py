@@ -46,7 +46,7 @@ def one_row(folder: Path, reason: str, **options: Any) -> None:
     step = row(found, "step")
     assert (step.launches, step.bytes, step.exclusive) == (1, 120_000_000, pytest.approx(50_000 * NS))
     assert (found.stages, found.launches, len(found.rows)) == (None, 3, 3)
-    sentence = f"persistent_step stays one row, for the times of its 6 stages are missing: {reason}"
+    sentence = f"persistent_step stays one row, for it has no times of 6 stages: {reason}"
     assert [note for note in found.warnings if "stays one row" in note] == [sentence]
     assert found.step_bytes == 120_000_000
 
@@ -64,7 +64,7 @@ def test_a_manifest_without_a_path_brings_no_stamps(tmp_path: Path) -> None:
     trace, path = ps.write(tmp_path)
     found = api.attribution(trace, manifest=mf.load(path))
     assert found.stages is None
-    assert any(note.endswith("missing: no stages.json was given with the manifest") for note in found.warnings)
+    assert any(note.endswith("stages: no stages.json was given with the manifest") for note in found.warnings)
     given = api.attribution(trace, manifest=mf.load(path), stages=tmp_path / "stages.json")
     assert given.stages is not None
 
@@ -176,7 +176,7 @@ def test_stamps_of_other_stages_are_refused(tmp_path: Path) -> None:
     with pytest.raises(JoinError) as caught:
         api.census(tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path / 'stages.json'} has stamps of 2 stages and the manifest 6 stages of node 1; they are not from the "
+        f"{tmp_path / 'stages.json'} has stamps of 2 stages and the manifest lists 6 in node 1; they are not from the "
         "same run"
     )
 
@@ -190,7 +190,7 @@ def test_a_second_persistent_kernel_without_stamps_says_so(tmp_path: Path) -> No
     found = api.census(tmp_path)
     path = tmp_path / "stages.json"
     assert (
-        f"argmax_partial stays one row, for the times of its 1 stages are missing: {path} has none of them"
+        f"argmax_partial stays one row, for it has no times of 1 stage: {path} has none of them"
     ) in found.warnings
     assert found.stages is not None
     assert found.stages.stages == 6

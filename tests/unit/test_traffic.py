@@ -210,7 +210,7 @@ def test_a_trace_of_a_7b_is_refused_as_a_14b_at_its_first_matrix() -> None:
         api.attribution(data.trace(TRACE_7B), model="qwen2.5-14b:q4_k_m")
     text = str(error.value)
     assert "launch 2 (mul_mat_vec_q, grid 3584)" in text
-    assert "blk.0.attn_q.weight with 5120 rows of q4_K" in text
+    assert "blk.0.attn_q.weight with 5,120 rows of q4_K" in text
 
 
 def test_kv_bytes_go_to_the_attention_kernels_alone() -> None:

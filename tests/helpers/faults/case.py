@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from attrib.words import counted
+
 SECRET = "a-host-that-nobody-may-see"
 Make = Callable[[Path], list[object]]
 """Writes the input into a folder and returns the arguments after `attrib`."""
@@ -125,9 +127,8 @@ def _right(expected: Right, said: Said) -> str:
     left = (
         "; left out: " + ", ".join(f"{n} × {why}" for why, n in steps["excluded"].items()) if steps["excluded"] else ""
     )
-    return (
-        f"right answer: {steps['count']} steps of {steps['launches']} launches, {steps['span_ms']:.4f} ms{left}{warned}"
-    )
+    read = f"{counted(steps['count'], 'step')} of {counted(steps['launches'], 'launch')}"
+    return f"right answer: {read}, {steps['span_ms']:.4f} ms{left}{warned}"
 
 
 def _no_constant(text: str) -> None:

@@ -154,7 +154,7 @@ CASES = (
         "incomplete",
         "a capture cut short: 49 graph nodes made, one kernel recorded",
         _recorded("incomplete-capture"),
-        Right({"warnings~": "incomplete capture: 49 graph nodes were created and 1 kernels recorded"}),
+        Right({"warnings~": "incomplete capture: 49 graph nodes were created and 1 kernel recorded"}),
     ),
     Fault(
         "before-api",

@@ -80,7 +80,7 @@ TABLES = (
                 )
             ),
         ),
-        with_warning("have a name id that StringIds lacks"),
+        with_warning("a name id that StringIds lacks"),
     ),
     *(
         Fault(
@@ -266,7 +266,7 @@ VALUES = (
         "unknown-name-id",
         "a name id that StringIds lacks",
         _set("shortName", "999999, demangledName = 999999", "1"),
-        with_warning("have a name id that StringIds lacks"),
+        with_warning("a name id that StringIds lacks"),
     ),
     Fault(
         "text-correlation",
