@@ -14,6 +14,8 @@ from attrib.cli_guard import guarded, print_json
 from attrib.cli_options import ClassOption, JsonOption, Selection, Source, analysis_options, spelled
 from attrib.files import require_distinct, write_csv
 
+MOST_RANKS = 100_000  # as fleet_files has it, which a command line without a fleet does not load
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the program."""
@@ -31,7 +33,10 @@ def fleet(
         str, typer.Option("--rank-pattern", help="Regex whose group is the rank in a path.", metavar="REGEX")
     ] = r"rank[-_.]?(\d+)",
     ranks: Annotated[
-        int | None, typer.Option("--ranks", min=1, help="Ranks there should be; the highest one says so otherwise.")
+        int | None,
+        typer.Option(
+            "--ranks", min=1, max=MOST_RANKS, help="Ranks there should be; the highest one says so otherwise."
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Local processes; as many as cores otherwise.")

@@ -6,6 +6,7 @@ Dask is an optional extra; it is imported when a fleet is read.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from typing import Any
 from attrib.attribution import Options
 from attrib.errors import RefusedError
 from attrib.files import SIGNALS
+from attrib.fleet_files import printable
 from attrib.fleet_work import measure
 
 CONNECT_S = 15
@@ -57,7 +59,10 @@ def measure_all(
         from distributed import as_completed  # noqa: PLC0415 - an optional dependency
 
         ready = time.perf_counter()
-        futures = {client.submit(measure, p, options, rate_class, key=f"{p}#{i}"): i for i, p in enumerate(paths)}
+        futures = {
+            client.submit(measure, os.fsencode(path), options, rate_class, key=f"{printable(path)}#{place}"): place
+            for place, path in enumerate(paths)
+        }
         rows: list[dict[str, Any]] = [{}] * len(paths)
         seen = set(client.nthreads())
         try:

@@ -10,8 +10,11 @@ from pathlib import Path
 
 from attrib.errors import AttribError, NoDataError, RefusedError
 from attrib.files import TRACE
+from attrib.parquet import is_export
 from attrib.trace import Trace
 
+MOST_RANKS = 100_000
+"""A number from here on in a name is a date, a time or a process, and no rank."""
 RANK_PATTERN = r"rank[-_.]?(\d+)"
 REPORT = ".nsys-rep"
 EXPORTS = (".sqlite", ".sqlite.xz")
@@ -26,7 +29,7 @@ CAPTURE, SYSTEM = "META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV"
 
 @dataclass(frozen=True)
 class Found:
-    """A trace. `group` is its folder below the one all share, without the parts that name a rank.
+    """A trace. `group` is its folder below the one all share, printable, without the parts that name a rank.
 
     `rank` is None where no part of the path names one.
     """
@@ -75,11 +78,11 @@ def _traces(base: Path) -> Iterator[Path]:
     if not base.is_dir():
         yield base
         return
-    if (base / TRACE).exists() or base.name.endswith(PARQUET):
+    if (base / TRACE).exists() or base.name.endswith(PARQUET) or is_export(base):
         yield base
         return
     entries = sorted(entry for entry in base.iterdir() if not entry.name.startswith("."))
-    exported = {_stem(entry.name) for entry in entries if entry.name.endswith(EXPORTS)}
+    exported = {_stem(entry.name) for entry in entries if entry.name.endswith((*EXPORTS, PARQUET))}
     for entry in entries:
         if entry.is_dir():
             yield from _traces(entry)
@@ -88,7 +91,7 @@ def _traces(base: Path) -> Iterator[Path]:
 
 
 def _stem(name: str) -> str:
-    return name.removesuffix(".xz").removesuffix(".sqlite")
+    return name.removesuffix(PARQUET).removesuffix(".xz").removesuffix(".sqlite")
 
 
 def _shared(folders: list[Path]) -> Path:
@@ -102,17 +105,23 @@ def _shared(folders: list[Path]) -> Path:
 
 def _group(path: Path, shared: Path, regex: re.Pattern[str]) -> str:
     parts = path.parent.relative_to(shared).parts if path.parent != shared else ()
-    return "/".join(part for part in parts if not regex.search(part))
+    return printable("/".join(part for part in parts if not regex.search(part)))
 
 
 def _rank(path: Path, shared: Path, regex: re.Pattern[str]) -> int | None:
     """The last match below the folder that all share; a trace alone may be named by the folder it is in."""
     for text in (path.relative_to(shared).as_posix(), f"{path.parent.name}/{path.name}"):
         matches = list(regex.finditer(text))
-        digits = [group for match in matches for group in match.groups() if group and group.isdecimal()]
-        if digits:
-            return int(digits[-1])
+        ranks = [_number(group) for match in matches for group in match.groups() if group]
+        known = [rank for rank in ranks if rank is not None]
+        if known:
+            return known[-1]
     return None
+
+
+def _number(text: str) -> int | None:
+    """The rank that digits say, None where they are none or too many."""
+    return int(text) if text.isdecimal() and len(text) < 20 and int(text) < MOST_RANKS else None
 
 
 def rank_in(trace: Trace) -> int | None:
@@ -123,8 +132,8 @@ def rank_in(trace: Trace) -> int | None:
     for (value,) in trace.query(f"SELECT value FROM {CAPTURE} WHERE name LIKE '%ENVIRONMENT_VARIABLE'"):
         name, _, text = str(value).partition("=")
         said.setdefault(name, text.strip('"'))
-    known = (said[name] for name in RANK_VARIABLES if said.get(name, "").isdecimal())
-    return next((int(text) for text in known), None)
+    known = (_number(said[name]) for name in RANK_VARIABLES if name in said)
+    return next((rank for rank in known if rank is not None), None)
 
 
 def host_of(trace: Trace) -> str:
@@ -133,6 +142,11 @@ def host_of(trace: Trace) -> str:
         return ""
     rows = trace.query(f"SELECT value FROM {SYSTEM} WHERE name = 'Hostname' LIMIT 1")
     return str(rows[0][0] or "") if rows else ""
+
+
+def printable(text: str) -> str:
+    """A path as text: bytes of a name that are no UTF-8 as `\\xff`."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def reason(error: Exception) -> str:

@@ -96,6 +96,7 @@ class SiteSpread:
     members: int
     spread: Spread
     slowest: str
+    """empty where no one member takes longest"""
     outliers: tuple[str, ...]
 
     @property
@@ -160,8 +161,20 @@ def _site(name: str, members: Sequence[Member]) -> SiteSpread:
     having = [m for m in members if name in m.sites]
     values = [float(m.sites[name]["ms_per_step"]) for m in having]
     found = spread(values)
-    slowest = having[values.index(found.high)].label
+    slowest = having[values.index(found.high)].label if values.count(found.high) == 1 else ""
     return SiteSpread(name, len(having), found, slowest, tuple(having[place].label for place in found.outliers()))
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text, three or more neighbours as `3–9`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [[f"{run[0]}–{run[-1]}"] if len(run) > 2 else map(str, run) for run in runs]
+    return ", ".join(part for several in parts for part in several)
 
 
 def missing_ranks(members: Iterable[Member], ranks: int | None = None) -> dict[str, list[int]]:

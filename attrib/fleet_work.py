@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from attrib import api
 from attrib.attribution import Options
-from attrib.fleet_files import host_of, rank_in, reason
+from attrib.fleet_files import host_of, printable, rank_in, reason
 from attrib.jsonout import clean
 
 SITE_KEYS = ("site", "quant", "category", "launches", "ms_per_step", "gbps", "class_gbps", "recoverable_ms")
@@ -24,11 +25,13 @@ def peak_bytes() -> int | None:
     return int(held) if sys.platform == "darwin" else int(held) * 1024
 
 
-def measure(path: str, options: Options, rate_class: str | None) -> dict[str, Any]:
+def measure(given: str | bytes, options: Options, rate_class: str | None) -> dict[str, Any]:
     """Row of one trace, plain values only; a file that cannot be read gives a row with `reason`.
 
-    Nothing of the trace outlives the call, so what a worker holds does not grow with the files it has read.
+    The path comes as bytes where its name may be no text, which a message to a worker must be. Nothing of the trace
+    outlives the call, so what a worker holds does not grow with the files it has read.
     """
+    path = os.fsdecode(given)
     try:
         attribution = api.attribution(path, **vars(options))
         census = api.census(attribution, rate_class)
@@ -52,5 +55,5 @@ def measure(path: str, options: Options, rate_class: str | None) -> dict[str, An
             "sites": [{key: site[key] for key in SITE_KEYS} for site in found["sites"]],
         }
     except Exception as error:  # one bad file of a thousand is a row, not the end
-        return {"reason": reason(error).replace(path, Path(path).name)}
+        return {"reason": printable(reason(error).replace(path, Path(path).name))}
     return dict(clean(row))
