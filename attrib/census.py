@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attrib.attribution import Attribution
-from attrib.census_groups import BY, Sums, grouping
+from attrib.census_groups import BY, NOUNS, Sums, grouping
 from attrib.device import GIGA, Roofline
 from attrib.errors import RefusedError
 from attrib.jsonout import document, whole
@@ -95,7 +95,7 @@ class Census:
     warnings: tuple[str, ...]
 
     def __repr__(self) -> str:
-        rows, steps = counted(len(self.rows), "site"), counted(self.step_count, "step")
+        rows, steps = counted(len(self.rows), *NOUNS[self.by]), counted(self.step_count, "step")
         return f"<Census of {self.device}: {rows}, {steps} of {self.span * 1e3:.3f} ms>"
 
     def _repr_html_(self) -> str:

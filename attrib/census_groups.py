@@ -13,6 +13,8 @@ from attrib.ledger import BLOCK_LAUNCHES, NS
 from attrib.steps import step_variants
 
 BY = ("site", "kernel", "layer")
+NOUNS = {"site": ("site", "sites"), "kernel": ("kernel", "kernels"), "layer": ("site of a layer", "sites of layers")}
+"""One row and several, by what a census is grouped by."""
 
 
 def grouping(attribution: Attribution, by: str) -> tuple[list[tuple[str, str, str]], NDArray[np.int64]]:

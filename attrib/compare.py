@@ -23,7 +23,7 @@ import numpy as np
 from attrib.categories import COPIES, IDLE, order
 from attrib.compare_delta import Delta, Effect, mean, spread
 from attrib.compare_join import Pair, join, launches, weight
-from attrib.compare_sides import Side, SiteTimes, total
+from attrib.compare_sides import Side, SiteTimes, total, unlike
 from attrib.errors import RefusedError
 from attrib.jsonout import document, whole
 from attrib.traffic import STREAMING
@@ -115,6 +115,11 @@ class Comparison:
         """Gap less the sum of its parts; anything but 0 is a fault."""
         return self.gap.ns - sum((part.delta.ns for part in self.parts), Fraction(0))
 
+    @property
+    def unlike(self) -> str:
+        """What sets the steps apart where it is not known that one model made both; empty where nothing does."""
+        return unlike(self.a, self.b)
+
     def share(self, delta: Delta) -> float:
         """Fraction of the gap, signed; NaN where there is no gap."""
         return float(delta.ns / self.gap.ns) if self.gap.ns else np.nan
@@ -129,6 +134,7 @@ class Comparison:
                 "a": _side_json(self.a),
                 "b": _side_json(self.b),
                 "forced": list(self.differences),
+                "unlike": self.unlike or None,
                 "gap": {
                     **self._delta_json(self.gap),
                     "gap_pct": 100 * float(self.gap.ns / span_a) if span_a else np.nan,

@@ -18,6 +18,7 @@ from attrib.manifest import load as load_manifest
 from attrib.parquet import is_export
 from attrib.trace import open_trace
 from attrib.traffic import Site
+from attrib.words import counted
 
 PREFILL = "pp"
 PREFILL_RANGE = "^prefill$"
@@ -133,6 +134,23 @@ def load(path: Path, options: Options, reader: str = "auto") -> Loaded:
         ),
     )
     return Loaded(replace(found, model=found.model or manifest.model.name), manifest, label)
+
+
+def unlike(a: Side, b: Side) -> str:
+    """What sets two steps apart whose models are not both known; empty where nothing does, or both are.
+
+    Of one model, other launches and sites are what two builds differ in, and what a comparison is for.
+    """
+    if a.model and b.model:
+        return ""
+    names = [{site.site.key for site in side.sites} for side in (a, b)]
+    alone = [len(names[0] - names[1]), len(names[1] - names[0])]
+    found = []
+    if a.launches != b.launches:
+        found.append(f"a step has {counted(a.launches, 'launch')} in A and {b.launches:,} in B")
+    if any(alone):
+        found.append(f"{counted(alone[0], 'site')} only in A and {alone[1]:,} only in B")
+    return ", ".join(found)
 
 
 def total(sites: Sequence[SiteTimes], steps: int) -> NDArray[np.int64]:

@@ -32,6 +32,8 @@ def print_comparison(out: Console, found: Comparison) -> None:
     for difference in found.differences:
         out.print(Text(f"FORCED: not the same {difference}", style="red"))
     out.print(Text(_gap_line(found)))
+    if found.unlike:
+        out.print(Text(f"not like for like, perhaps of two models: {found.unlike}", style="yellow"))
     out.print()
     _print_parts(out, found)
     _print_anatomies(out, found)

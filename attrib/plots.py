@@ -39,7 +39,7 @@ def plot_census(census: Census, path: str) -> None:
     """Bars of effective GB/s of every site with known bytes, against the class of each."""
     rows = [row for row in census.rows if math.isfinite(row.rate)]
     if not rows:
-        raise NoDataError("no site has known bytes, so there is no rate to draw; pass --model or --bytes")
+        raise NoDataError("no site has known bytes, so there is no rate to draw; pass --model, --bytes or --manifest")
     _rate_chart(census, rows, "Effective GB/s of every weight matrix", path)
 
 

@@ -82,7 +82,9 @@ def choose(
             raise RefusedError(f"no roofline of {device_name!r} is stored; run `attrib roofline` on it first")
     fitted = fit(points)
     if fitted is None and given == "fit":
-        raise RefusedError("no site of the trace has known bytes, so no class can be fitted; pass --model or --bytes")
+        raise RefusedError(
+            "no site of the trace has known bytes, so no class can be fitted; pass --model, --bytes or --manifest"
+        )
     return RateClass("fit to this trace", fitted) if fitted is not None else None
 
 

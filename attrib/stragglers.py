@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attrib.census import Census, SiteRow
+from attrib.census_groups import NOUNS
 from attrib.device import GIGA
 from attrib.errors import NoDataError
 from attrib.jsonout import document
@@ -66,13 +67,14 @@ class Stragglers:
 
     def describe(self) -> str:
         """One sentence with the verdict."""
+        one, several = NOUNS[self.census.by]
         if not self.rows:
-            return "No site streams below the class."
+            return f"No {one} streams below the class."
         names = ", ".join(f"{row.site} ({row.rate / GIGA:.4g} GB/s)" for row in self.rows[:3])
         share = 100 * self.recoverable / self.census.span
         more = f" and {len(self.rows) - 3} more" if len(self.rows) > 3 else ""
         return (
-            f"{counted(len(self.rows), 'site streams', 'sites stream')} below the class: {names}{more}; "
+            f"{counted(len(self.rows), f'{one} streams', f'{several} stream')} below the class: {names}{more}; "
             f"at class rate the step would lose {self.recoverable * 1e3:.3f} ms ({share:.1f} %)."
         )
 

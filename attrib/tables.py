@@ -19,6 +19,8 @@ from attrib.words import counted
 
 WIDTH = 100
 SITE_WIDTH = 31
+_HEADINGS = {"site": "site", "kernel": "kernel and grid", "layer": "site of a layer"}
+"""Of the first column, by what a census is grouped by."""
 
 
 def console(stderr: bool = False) -> Console:
@@ -37,8 +39,8 @@ class _Console(Console):
 
 
 def number(value: float, digits: int = 1) -> str:
-    """Fixed-point text; `–` where the value is unknown."""
-    return f"{value:,.{digits}f}" if math.isfinite(value) else "–"
+    """Fixed-point text, no 0 below 0; `–` where the value is unknown."""
+    return f"{value:z,.{digits}f}" if math.isfinite(value) else "–"
 
 
 def rate(value: float) -> str:
@@ -52,7 +54,7 @@ def print_census(out: Console, census: Census, title: str) -> None:
     out.print(Text(_heading("Census", title, census.device, census.model, census.build, census.anchor)))
     out.print(Text(_steps_line(census)))
     table = _table(
-        ("site", "left"), ("n", "right"), ("MB", "right"), ("excl µs", "right"), ("dur µs", "right"),
+        (_HEADINGS[census.by], "name"), ("n", "right"), ("MB", "right"), ("excl µs", "right"), ("dur µs", "right"),
         ("GB/s", "right"), ("by dur", "right"), ("%peak", "right"), ("class", "right"), ("ms/step", "right"),
         ("%span", "right"), ("", "left"),
     )  # fmt: skip
@@ -84,8 +86,9 @@ def print_stragglers(out: Console, found: Stragglers, title: str) -> None:
     census = found.census
     out.print(Text(_heading("Stragglers", title, census.device, census.model, census.build, census.anchor)))
     table = _table(
-        ("#", "right"), ("site", "left"), ("n", "right"), ("MB", "right"), ("GB/s", "right"), ("class", "right"),
-        ("% of class", "right"), ("µs now", "right"), ("µs at class", "right"), ("recoverable ms/step", "right"),
+        ("#", "right"), (_HEADINGS[census.by], "name"), ("n", "right"), ("MB", "right"), ("GB/s", "right"),
+        ("class", "right"), ("%class", "right"), ("µs now", "right"), ("µs at class", "right"),
+        ("recoverable ms", "right"),
     )  # fmt: skip
     for place, row in enumerate(found.rows, start=1):
         at_class = row.exclusive - row.recoverable / row.launches
@@ -162,10 +165,10 @@ def _site(name: str) -> Text:
 def _table(*columns: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 0, 0, 1))
     for name, justify in columns:
-        free = name == "site"
+        free = justify == "name"
         table.add_column(
             name,
-            justify="left" if justify == "left" else "right",
+            justify="right" if justify == "right" else "left",
             no_wrap=True,
             overflow="ellipsis",
             max_width=SITE_WIDTH if free else None,
@@ -224,7 +227,7 @@ def _census_notes(census: Census) -> Iterable[str]:
             f"matched {100 * census.matched_share:.1f} % of kernel time to "
             f"{census.step_bytes / GIGA:.3f} GB of weights ({census.traffic_source})"
         )
-        line = f"no overlap can flatter: step {rate(census.step_rate)} GB/s over its span"
+        line = f"overlap cannot raise these: step {rate(census.step_rate)} GB/s over its span"
         if census.layer_rates:
             ordered = sorted(census.layer_rates)
             middle = ordered[len(ordered) // 2]
@@ -257,18 +260,24 @@ def print_footnotes(out: Console, warnings: Iterable[str]) -> None:
 def print_growth(out: Console, found: Growth) -> None:
     """What grew from the first anchor to the second, by category."""
     first, second = found.span
-    out.print(Text(f"Growth: span {first * 1e3:.3f} → {second * 1e3:.3f} ms ({(second - first) * 1e3:+.3f} ms)"))
+    out.print(Text(f"Growth: span {first * 1e3:.3f} → {second * 1e3:.3f} ms ({_signed((second - first) * 1e3)} ms)"))
     table = _table(("category", "left"), ("first ms", "right"), ("second ms", "right"), ("Δ ms", "right"))
     for name, a, b in found.rows:
         table.add_row(
             name,
             number(a * 1e3, 3),
             number(b * 1e3, 3),
-            f"{(b - a) * 1e3:+.3f}" if math.isfinite(b - a) else "–",
+            _signed((b - a) * 1e3),
         )
     out.print(table)
     print_footnotes(out, found.warnings)
     out.print()
+
+
+def _signed(value: float) -> str:
+    """Three digits after the point with their sign; none where they are all 0, and `–` where the value is unknown."""
+    text = number(value, 3)
+    return f"+{text}" if round(value, 3) > 0 else text
 
 
 def print_info(out: Console, found: Info) -> None:

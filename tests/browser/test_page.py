@@ -345,7 +345,7 @@ def test_without_bytes_every_part_says_what_it_lacks(browser: Browser, folder: P
     browser.open(folder / "unknown.html")
     lacks = browser.texts(".lack")
     assert lacks == [
-        "No launch has known weight bytes, so nothing can be a straggler; pass --model or --bytes.",
+        "No launch has known weight bytes, so nothing can be a straggler; pass --model, --bytes or --manifest.",
         "No launch in a layer has known weight bytes, so there is no rate by layer.",
     ]
     assert set(column(browser, 7)) == {"–"}

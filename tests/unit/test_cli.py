@@ -61,7 +61,7 @@ def test_several_traces_get_numbered_files(attrib: Attrib, step: tuple[Path, str
 def test_a_growth_pair_is_one_chart(attrib: Attrib, step: tuple[Path, str, Path], tmp_path: Path) -> None:
     outcome = attrib("anatomy", step[0], step[0], *step[1:], "--plot", tmp_path / "g.svg")
     assert outcome.code == 0
-    assert "Growth: span 0.030 → 0.030 ms (+0.000 ms)" in outcome.out
+    assert "Growth: span 0.030 → 0.030 ms (0.000 ms)" in outcome.out
     assert (tmp_path / "g.svg").exists()
 
 

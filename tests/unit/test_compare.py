@@ -233,6 +233,41 @@ def test_an_unknown_model_or_anchor_is_said_and_not_refused() -> None:
         compare(side([site("k", [9])], [0]), whole)
 
 
+K, L, M = site("k", [9]), site("l", [9]), site("m", [9], 3)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ([K], [K], ""),
+        ([K], [M], "a step has 1 launch in A and 3 in B, 1 site only in A and 1 only in B"),
+        ([K, L], [K], "a step has 2 launches in A and 1 in B, 1 site only in A and 0 only in B"),
+        ([K], [L], "1 site only in A and 1 only in B"),
+        ([K], [site("k", [9], 2)], "a step has 1 launch in A and 2 in B"),
+    ],
+)
+@pytest.mark.parametrize("models", [("", ""), ("m", ""), ("", "m"), ("m", "m")])
+def test_steps_of_perhaps_two_models_are_told_apart(
+    a: list[SiteTimes], b: list[SiteTimes], said: str, models: tuple[str, str]
+) -> None:
+    """Where both models are known they are one, and what differs is what the builds do."""
+    found = compare(side(a, [0], model=models[0]), side(b, [0], model=models[1]))
+    assert found.unlike == ("" if all(models) else said)
+    assert found.to_json()["unlike"] == (found.unlike or None)
+
+
+def test_a_7b_against_a_14b_is_not_like_for_like(attrib: Attrib) -> None:
+    traces = [data.trace(name) for name in ("llama.cpp-7b-pp512-tg16-h200", DECODE)]
+    lines = attrib("compare", *traces).out.splitlines()
+    (gap,) = (n for n, line in enumerate(lines) if "gap B − A" in line)
+    (warned,) = (n for n, line in enumerate(lines) if line.startswith("not like for like, perhaps of two models: "))
+    assert gap < warned < gap + 4
+    assert "a step has 538 launches in A and 918 in B" in lines[warned]
+    named = attrib("compare", *traces, "--model-a", "qwen2.5-7b:q4_k_m", "--model-b", MODEL, "--force").out
+    assert "not like for like" not in named
+    assert "FORCED: not the same model" in named
+
+
 def test_a_trace_against_itself_differs_by_nothing(attrib: Attrib) -> None:
     found = attrib("compare", data.trace(DECODE), data.trace(DECODE), "-m", MODEL, "--json").json()
     deltas = [entry["delta_ms"] for name in ("parts", "categories", "sites") for entry in found[name]]

@@ -189,9 +189,7 @@ def test_a_second_persistent_kernel_without_stamps_says_so(tmp_path: Path) -> No
     mf.dump(replace(made, graphs=(mf.Graph("decode", tuple(nodes)),)), tmp_path / "manifest.json")
     found = api.census(tmp_path)
     path = tmp_path / "stages.json"
-    assert (
-        f"argmax_partial stays one row, for it has no times of 1 stage: {path} has none of them"
-    ) in found.warnings
+    assert f"argmax_partial stays one row, for it has no times of 1 stage: {path} has none of them" in found.warnings
     assert found.stages is not None
     assert found.stages.stages == 6
 

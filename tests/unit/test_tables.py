@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
-from attrib import tables
+from attrib import api, tables
 from tests.conftest import Attrib
 from tests.helpers import data, small_step
 from tests.helpers.nsysgen import Kernel, Node
@@ -108,3 +110,46 @@ def test_rates(rate: float, text: str) -> None:
 def test_no_escape_sequence_goes_into_a_pipe(attrib: Attrib) -> None:
     for command in ("census", "stragglers", "anatomy"):
         assert "\x1b" not in attrib(command, data.trace("llama.cpp-14b-tg16-h200"), "--model", MODELS["14b"]).out
+
+
+@pytest.mark.parametrize(
+    ("by", "heading", "noun"),
+    [
+        ("site", "site", "sites"),
+        ("kernel", "kernel and grid", "kernels"),
+        ("layer", "site of a layer", "sites of layers"),
+    ],
+)
+def test_the_first_column_says_what_the_rows_are(attrib: Attrib, by: str, heading: str, noun: str) -> None:
+    trace = data.trace("llama.cpp-14b-tg16-h200")
+    census = attrib("census", trace, "--model", MODELS["14b"], "--by", by).out
+    assert any(line.startswith(f"{heading} ") and line.split()[-1] == "%span" for line in census.splitlines())
+    ranking = attrib("stragglers", trace, "--model", MODELS["14b"], "--by", by).out
+    fits(ranking)
+    assert any(line.split()[:1] == ["#"] and f"# {heading} " in line for line in ranking.splitlines())
+    assert f" {noun} stream below the class: " in ranking
+    assert f" {noun}, " in repr(api.census(trace, model=MODELS["14b"], by=by))
+
+
+@pytest.mark.parametrize("name", ["llama.cpp-14b-d3254-tg16-h200", "llama.cpp-7b-d1641-tg16-h200"])
+@pytest.mark.parametrize("by", ["site", "kernel", "layer"])
+def test_no_number_of_a_ranking_is_cut(attrib: Attrib, name: str, by: str) -> None:
+    ranking = attrib("stragglers", data.trace(name), "--by", by, *options(name)).out
+    rows = [line.split() for line in ranking.splitlines() if re.match(r" *\d+ \S.* \d+\.\d{3}$", line)]
+    assert rows
+    assert not any("…" in cell for row in rows for cell in row[-8:])
+    assert "recoverable ms" in ranking
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.000"), (-0.0, "0.000"), (-0.0004, "0.000"), (0.0004, "0.000"), (-0.001, "-0.001"), (1.5, "+1.500"),
+     (1234.5, "+1,234.500"), (math.nan, "–")],
+)  # fmt: skip
+def test_a_growth_that_rounds_to_nothing_has_no_sign(value: float, text: str) -> None:
+    assert tables._signed(value) == text
+
+
+@pytest.mark.parametrize("value", [-0.0, -1e-9, -0.04])
+def test_no_number_is_a_zero_below_zero(value: float) -> None:
+    assert tables.number(value) == "0.0"

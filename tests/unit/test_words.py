@@ -65,3 +65,12 @@ def test_the_check_finds_a_plural_after_any_number() -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_every_number_agrees_with_its_noun(path: Path) -> None:
     assert list(uncounted(path.read_text(encoding="utf-8"))) == []
+
+
+def test_hints_name_options_as_the_help_does() -> None:
+    """`--nvtx` is an older spelling of `--step-nvtx`; bytes come from a manifest too."""
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        old = [line for line in text.splitlines() if re.search(r"(?<!-)--nvtx\b", line) and "typer.Option(" not in line]
+        assert not old, path
+        assert not re.search(r"pass --model or --bytes(?! or --manifest)", text), path
