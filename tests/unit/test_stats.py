@@ -173,8 +173,8 @@ def test_paired_differences_are_seen_through_drift_that_hides_them_from_the_rank
 @pytest.mark.parametrize(
     ("base", "new", "bar", "said"),
     [
-        ([1.0, 2.0], [1.0], BAR, "2 base and 1 new"),
-        ([], [], BAR, "0 base and 0 new"),
+        ([1.0, 2.0], [1.0], BAR, r"base windows \(2\) and new ones \(1\)"),
+        ([], [], BAR, r"base windows \(0\) and new ones \(0\)"),
         ([1.0, 0.0], [1.0, 1.0], BAR, "not a positive number"),
         ([1.0, 1.0], [1.0, math.nan], BAR, "not a positive number"),
         ([1.0], [1.0], 0.0, "bar of 0"),
