@@ -13,8 +13,8 @@ from typing import Any
 from attrib.errors import NoDataError, RefusedError
 from attrib.files import write_whole
 from attrib.jsonout import document
-from attrib.runs_schema import EXPORTED
-from attrib.store import reading
+from attrib.runs_schema import EXPORTED, KINDS
+from attrib.store import DATABASE, reading
 from attrib.words import counted
 
 RUNS_SCHEMA, RUN_SCHEMA = "attrib.runs/1", "attrib.run/1"
@@ -197,7 +197,8 @@ def _median(rows: Iterable[Row], key: str) -> float | None:
 def export(out: Path, path: Path, table: str) -> int:
     """Write a table or view of `runs.db` to a .parquet or .csv file; returns its rows. Unknown values are empty.
 
-    Raises RefusedError for a table that is not of the schema and for another kind of file.
+    Raises RefusedError for a table that is not of the schema, for another kind of file, and for values of several kinds
+    in a column where the file cannot hold them.
     """
     if table not in EXPORTED:
         raise RefusedError(f"--table {table!r} is not one of {', '.join(EXPORTED)}")
@@ -219,11 +220,34 @@ def export(out: Path, path: Path, table: str) -> int:
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-        pq.write_table(pa.table(dict(zip(names, (pa.array(list(c)) for c in columns), strict=True))), temporary)
+        arrays = {}
+        for name, column in zip(names, columns, strict=True):
+            try:
+                arrays[name] = pa.array(list(column))
+            except pa.ArrowException as error:
+                raise RefusedError(
+                    f"{DATABASE}: column {name} of {table} holds text among numbers, which Parquet cannot; correct it "
+                    "there, or write .csv"
+                ) from error
+        pq.write_table(pa.table(arrays), temporary)
 
     write_whole(path, write)
     return len(rows)
 
 
 def _rows(db: sqlite3.Connection, sql: str, values: Sequence[str | int] = ()) -> list[Row]:
-    return [dict(row) for row in db.execute(sql, values)]
+    """Rows whose numbers are numbers and whose text is text: SQLite keeps whatever was put into a column.
+
+    Raises RefusedError naming the first value that is neither NULL nor what its column is for.
+    """
+    rows = [dict(row) for row in db.execute(sql, values)]
+    for row in rows:
+        for name, value in row.items():
+            wanted, kinds = KINDS.get(name, ("", (object,)))
+            if value is not None and not isinstance(value, kinds):
+                run = row.get("id") or row.get("run")
+                raise RefusedError(
+                    f"{DATABASE}: {name} of run {run} is {repr(value)[:40]} and not {wanted}; correct it there, or "
+                    "delete the run"
+                )
+    return rows

@@ -44,6 +44,8 @@ LEVER_WRITTEN = (
     "name", "question", "mechanism", "bar", "anchors", "guards", "site", "base", "new", "gates", "written_utc",
 )  # fmt: skip
 """What of a lever is written before the first window, and may not change after it."""
+WAITS: Mapping[str, str] = {"wait_us": "REAL"}
+"""Columns of `sites` since version 3: what the stages of a persistent kernel waited."""
 _LEVER_DECIDED = "OLD.started_utc IS NOT NULL OR OLD.verdict IS NOT NULL"
 _TRIGGERS: Mapping[str, str] = {
     "levers_written": (
@@ -120,7 +122,20 @@ def _views(connection: sqlite3.Connection) -> None:
         connection.execute(f"CREATE VIEW {name} AS {query}")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables, _views)
+def _waits(connection: sqlite3.Connection) -> None:
+    """Columns of `sites` that a recording had added where it needed them, now in every database."""
+    have = {row[1] for row in connection.execute("PRAGMA table_info(sites)")}
+    for name in WAITS.keys() - have:
+        connection.execute(f"ALTER TABLE sites ADD COLUMN {name} {WAITS[name]}")
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_tables, _views, _waits)
 VERSION = len(MIGRATIONS)
 EXPORTED = (*_TABLES, *VIEWS)
 """What can be exported by name."""
+KINDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    name: ("text", (str,)) if kind.startswith("TEXT") else ("a number", (int, float))
+    for columns in (RUNS, SITES, WAITS)
+    for name, kind in columns.items()
+}
+"""What the columns of runs and sites hold, where they hold anything: in words, and as Python types."""

@@ -48,7 +48,7 @@ def connect(out: Path) -> Iterator[sqlite3.Connection]:
         if path.exists():
             require_regular(path)
         with closing(sqlite3.connect(path, timeout=BUSY_S, isolation_level=None)) as connection:
-            connection.row_factory = sqlite3.Row
+            _named(connection)
             connection.execute("BEGIN IMMEDIATE")
             try:
                 migrate(connection, path)
@@ -80,16 +80,22 @@ def reading(out: Path) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_S, isolation_level=None)) as connection:
             connection.execute("PRAGMA query_only = 1")
             if schema_version(connection, path) == VERSION:
-                connection.row_factory = sqlite3.Row
+                _named(connection)
                 yield connection
                 return
             with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
                 connection.backup(copy)
                 migrate(copy, path)
-                copy.row_factory = sqlite3.Row
+                _named(copy)
                 yield copy
     except (sqlite3.DatabaseError, OSError) as error:
         raise _unusable(path, error) from error
+
+
+def _named(connection: sqlite3.Connection) -> None:
+    """Rows by the names of their columns; text that is no UTF-8 is still a row."""
+    connection.row_factory = sqlite3.Row
+    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
 
 
 def schema_version(connection: sqlite3.Connection, path: Path) -> int:

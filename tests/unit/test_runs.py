@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,90 @@ def test_trend_of_the_step_and_of_a_site_without_bytes(attrib: Attrib, history: 
 )
 def test_trends_that_are_refused(attrib: Attrib, history: Path, options: tuple[str, ...], text: str) -> None:
     assert text in attrib("runs", "trend", *options, "--runs", history).refusal()
+
+
+NUMBERS = [name for name, (kind, _) in runs_schema.KINDS.items() if kind == "a number"]
+OF_RUNS = [name for name in NUMBERS if name in runs_schema.RUNS]
+OF_SITES = [name for name in NUMBERS if name not in OF_RUNS or name in runs_schema.SITES]
+
+
+def put(folder: Path, table: str, column: str, value: object) -> None:
+    key = "id = 'r6'" if table == "runs" else "run = 'r6' AND site = 'ffn_up/q4_K'"
+    with closing(sqlite3.connect(folder / store.DATABASE)) as db:
+        db.execute(f"UPDATE {table} SET {column} = ? WHERE {key}", (value,))
+        db.commit()
+
+
+@pytest.mark.parametrize("value", ["fast", "", b"\xff\x00"])
+@pytest.mark.parametrize("column", OF_RUNS)
+def test_a_number_of_a_run_that_is_none_is_named(attrib: Attrib, history: Path, column: str, value: object) -> None:
+    put(history, "runs", column, value)
+    before = (history / store.DATABASE).read_bytes()
+    said = f"runs.db: {column} of run r6 is {value!r} and not a number; correct it there, or delete the run"
+    for arguments in (["list"], ["show", "r6"], ["list", "--json"], ["show", "--json"]):
+        assert said in attrib("runs", *arguments, "--runs", history).refusal()
+    assert attrib("runs", "show", "r5", "--runs", history).code == 0
+    assert (history / store.DATABASE).read_bytes() == before
+
+
+@pytest.mark.parametrize("value", ["fast", b"\xff"])
+@pytest.mark.parametrize("column", OF_SITES)
+def test_a_number_of_a_site_that_is_none_is_named(attrib: Attrib, history: Path, column: str, value: object) -> None:
+    put(history, "sites", column, value)
+    said = f"runs.db: {column} of run r6 is {value!r} and not a number; correct it there, or delete the run"
+    for arguments in (["show", "r6"], ["show", "--json"]):
+        assert said in attrib("runs", *arguments, "--runs", history).refusal()
+    if column in ("gbps", "ms_per_step", "class_gbps"):
+        assert said in attrib("runs", "trend", "ffn_up/q4_K", "--runs", history).refusal()
+    assert attrib("runs", "list", "--runs", history).code == 0
+
+
+@pytest.mark.parametrize("column", ["anchor", "device", "build", "build_hash", "recorded_utc"])
+def test_text_of_a_run_that_is_none_is_named(attrib: Attrib, history: Path, column: str) -> None:
+    put(history, "runs", column, b"\x00")
+    assert f"{column} of run r6 is" in attrib("runs", "list", "--runs", history).refusal()
+    assert f"{column} of run r6 is" in attrib("runs", "trend", "step", "--runs", history).refusal()
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), -5, 0, 2**62])
+@pytest.mark.parametrize("column", ["tok_per_s", "step_gbps", "traced_span_ms"])
+def test_numbers_that_mislead_nobody_are_shown(
+    attrib: Attrib, history: Path, tmp_path: Path, column: str, value: float
+) -> None:
+    put(history, "runs", column, value)
+    for arguments in (["list"], ["show"], ["trend", "step"], ["trend", "step", "--plot", tmp_path / "t.svg"]):
+        assert attrib("runs", *arguments, "--runs", history).code == 0
+    assert attrib("runs", "list", "--runs", history, "--json").json()["runs"][0]["id"] == "r6"
+
+
+def test_text_that_is_no_utf8_is_still_a_row(attrib: Attrib, history: Path) -> None:
+    with closing(sqlite3.connect(history / store.DATABASE)) as db:
+        db.execute("UPDATE runs SET build = CAST(x'ff41' AS TEXT) WHERE id = 'r6'")
+        db.commit()
+    assert attrib("runs", "list", "--runs", history, "--json").json()["runs"][0]["build"] == "\ufffdA"
+
+
+def test_columns_of_the_users_own_are_left_alone(attrib: Attrib, history: Path) -> None:
+    with closing(sqlite3.connect(history / store.DATABASE)) as db:
+        db.executescript("ALTER TABLE runs ADD COLUMN mood; UPDATE runs SET mood = 5 WHERE id = 'r6'")
+    assert attrib("runs", "show", "--runs", history, "--json").json()["mood"] == 5
+
+
+def test_text_among_numbers_goes_to_csv_alone(attrib: Attrib, history: Path, tmp_path: Path) -> None:
+    put(history, "sites", "gbps", "fast")
+    refused = attrib("runs", "export", tmp_path / "t.parquet", "--runs", history).refusal()
+    assert "column gbps of site_history holds text among numbers" in refused
+    assert list(tmp_path.glob("*.parquet")) == []
+    assert attrib("runs", "export", tmp_path / "t.csv", "--runs", history).code == 0
+    assert "fast" in (tmp_path / "t.csv").read_text()
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1000001", str(2**63), str(2**64), "9" * 400, "many"])
+def test_a_limit_out_of_range_is_the_limits_fault(attrib: Attrib, history: Path, limit: str) -> None:
+    found = attrib("runs", "list", "--limit", limit, "--runs", history)
+    assert found.code == 2
+    assert "--limit" in found.err
+    assert "move it away" not in found.err
 
 
 @pytest.mark.parametrize("table", runs_schema.EXPORTED)

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from attrib import runs, runs_schema, store
+from attrib import api, runs, runs_schema, store
 from attrib.errors import NoDataError, RefusedError
+from tests.helpers import persistent_step as ps
 from tests.helpers.runs_writer import run_row, site_row
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +81,31 @@ def test_every_old_version_is_brought_forward(tmp_path: Path, version: int) -> N
 
 
 @pytest.mark.parametrize("version", range(runs_schema.VERSION + 1))
+@pytest.mark.parametrize("added", [False, True], ids=["never stored", "added by a recording"])
+def test_waits_are_stored_in_a_database_of_every_version(tmp_path: Path, version: int, added: bool) -> None:
+    path = write_version(tmp_path, version)
+    if added and version < 3:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("ALTER TABLE sites ADD COLUMN wait_us FLOAT")
+            connection.execute("UPDATE sites SET wait_us = 2.5")
+            connection.commit()
+    before = 2.5 if added and version < 3 else None
+    with store.reading(tmp_path) as db:
+        assert [row["wait_us"] for row in db.execute("SELECT wait_us FROM sites")] == [before]
+    runs.append(tmp_path, run_row("new"), [site_row("attention", wait_us=1.5)])
+    with store.reading(tmp_path) as db:
+        assert [row["wait_us"] for row in db.execute("SELECT wait_us FROM sites ORDER BY run")] == [1.5, before]
+
+
+def test_everything_a_census_says_of_a_site_has_its_column(tmp_path: Path) -> None:
+    """Without one the first recording would add it, and older databases would lack it."""
+    ps.write(tmp_path)
+    for site in api.census(tmp_path).to_json()["sites"]:
+        stored = {name for name, value in site.items() if isinstance(value, (str, int, float, bool, type(None)))}
+        assert stored <= runs_schema.SITES.keys() | runs_schema.WAITS.keys()
+
+
+@pytest.mark.parametrize("version", range(runs_schema.VERSION + 1))
 def test_reading_an_old_version_leaves_the_file_alone(tmp_path: Path, version: int) -> None:
     path = write_version(tmp_path, version)
     before = digest(path)
@@ -127,6 +153,10 @@ def test_what_is_no_database(tmp_path: Path) -> None:
     for use in (store.connect, store.reading):
         with pytest.raises(RefusedError, match=r"cannot be used .* move it away"), use(tmp_path):
             pass
+    write_version(tmp_path / "other", runs_schema.VERSION)
+    wanted = r"no such table: planets\): its tables are not those that attrib keeps"
+    with pytest.raises(RefusedError, match=wanted), store.reading(tmp_path / "other") as db:
+        db.execute("SELECT * FROM planets")
     (tmp_path / "file").write_text("")
     with pytest.raises(RefusedError, match="cannot be used"), store.connect(tmp_path / "file"):
         pass
