@@ -15,6 +15,7 @@ import numpy as np
 from attrib import ledger
 from attrib.errors import NoDataError
 from attrib.jsonout import document
+from attrib.steps import unbelievable
 from attrib.trace import PID_MASK, PID_SHIFT, Trace
 from attrib.words import counted
 
@@ -106,7 +107,7 @@ class DeviceComparison:
 def device_times(trace: Trace) -> list[DeviceTime]:
     """Every (device, process) pair of a trace, by device, then by process."""
     kernels = trace.kernels
-    usable = (kernels.end >= kernels.start) & ~((kernels.start == 0) & (kernels.end == 0))
+    usable = ~np.logical_or.reduce(list(unbelievable(kernels.start, kernels.end, None).values()))
     early = usable & (kernels.start < (trace.first_api_ns or 0))
     pid = (kernels.processes >> PID_SHIFT) & PID_MASK
     found = []

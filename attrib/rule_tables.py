@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -11,10 +12,12 @@ from rich.text import Text
 from attrib.categories import IDLE, order
 from attrib.rulecheck import Check, Share
 from attrib.rules import Rules
-from attrib.tables import number
+from attrib.tables import WIDTH, number
 
-NAME_WIDTH = 52
+UNKNOWN_HEAD = "largest that no rule knows"
 ABOUT = "what it knows"
+GAP = 2
+"""Columns between two of a table."""
 
 
 def print_rules(out: Console, books: Sequence[Rules]) -> None:
@@ -35,44 +38,47 @@ def print_check(out: Console, found: Check) -> None:
     for title, shares in (("matched by", found.files), ("category", found.categories)):
         table = _table(title, "launches", "%", "functions", "ms", "% time", text=(title,))
         for name, part in shares.items():
-            table.add_row(Text(name), *_cells(part, found.total))
+            table.add_row(Text(name), *_cells(found, part))
         out.print(table)
+    if found.excluded:
+        listed = ", ".join(f"{number} × {reason}" for reason, number in found.excluded.items())
+        out.print(Text(f"note: left out: {listed}", style="yellow"))
     if found.streams:
         listed = ", ".join(f"{name} {launches:,}" for name, launches in found.streams.items())
         out.print(Text(f"Launches that --model could give weight bytes by the orders of a rule file: {listed}."))
     if not found.unmatched:
         out.print(Text("Every kernel is known to a rule file."))
         return
-    table = _table(
-        "largest that no rule knows",
-        "words say",
-        "launches",
-        "ms",
-        "% time",
-        text=("largest that no rule knows", "words say"),
-    )
-    for one in found.unmatched:
-        share = number(100 * one.share.seconds / found.total.seconds)
-        table.add_row(
-            Text(_cut(one.function)), one.category, f"{one.share.launches:,}", number(one.share.seconds * 1e3, 3), share
-        )
+    rows = [
+        (one.category, f"{one.share.launches:,}", number(one.share.seconds * 1e3, 3), _percent(found, one.share))
+        for one in found.unmatched
+    ]
+    heads = ("words say", "launches", "ms", "% time")
+    room = WIDTH - sum(GAP + max(map(len, column)) for column in zip(heads, *rows, strict=True))
+    table = _table(UNKNOWN_HEAD, *heads, text=(UNKNOWN_HEAD, "words say"))
+    for one, cells in zip(found.unmatched, rows, strict=True):
+        table.add_row(Text(_cut(one.function, room)), *cells)
     out.print(table)
     out.print(Text("Rules to paste into a file for --rules:\n"))
     out.print(Text("\n".join(one.proposal for one in found.unmatched)), soft_wrap=True)
 
 
-def _cells(part: Share, total: Share) -> list[str]:
+def _percent(found: Check, part: Share) -> str:
+    return number(100 * found.of_time(part.seconds))
+
+
+def _cells(found: Check, part: Share) -> list[str]:
     return [
         f"{part.launches:,}",
-        number(100 * part.launches / total.launches),
+        number(100 * part.launches / found.total.launches),
         f"{part.kernels:,}",
         number(part.seconds * 1e3, 3),
-        number(100 * part.seconds / total.seconds),
+        _percent(found, part),
     ]
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= NAME_WIDTH else f"{text[: NAME_WIDTH - 1]}…"
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else f"{chop_cells(text, width - 1)[0]}…"
 
 
 def _table(*columns: str, text: Sequence[str]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +12,17 @@ import numpy as np
 
 from attrib import rules as rulebook
 from attrib.categories import OTHER, category_of
-from attrib.errors import NoDataError
 from attrib.jsonout import document
+from attrib.steps import believable
 from attrib.trace import Trace
-from attrib.words import counted
 
 SCHEMA = "attrib.rules/1"
 WORDS = "words alone"
 """Matched by no rule, and given a category by a word in the function name (`categories.toml`)."""
 UNKNOWN = "nothing"
 TOP = 10
+LINE = 100
+"""Columns of a line that is proposed."""
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,26 @@ class Unmatched:
 
     @property
     def proposal(self) -> str:
-        """A `[[kernel]]` rule ready to paste into a rule file."""
+        """A `[[kernel]]` rule ready to paste into a rule file; a long name by how it begins and ends."""
         hint = "" if self.category != OTHER else "  # say which: see `attrib rules list`"
-        pattern = f"^{re.escape(self.function)}$"
-        quoted = f"'{pattern}'" if "'" not in pattern else '"' + pattern.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        return f'[[kernel]]\ncategory = "{self.category}"{hint}\nfunction = {quoted}\n'
+        kept = len(self.function)
+        while len(line := f"function = {_quoted(_pattern(self.function, kept))}") > LINE:
+            kept = min(kept, LINE) - 2
+        return f'[[kernel]]\ncategory = "{self.category}"{hint}\n{line}\n'
+
+
+def _pattern(function: str, kept: int) -> str:
+    """Of the name, or of so many characters at its begin and end."""
+    if kept >= len(function):
+        return f"^{re.escape(function)}$"
+    tail = kept // 3
+    return f"^{re.escape(function[: kept - tail])}.*{re.escape(function[len(function) - tail :])}$"
+
+
+def _quoted(pattern: str) -> str:
+    if "'" not in pattern:
+        return f"'{pattern}'"
+    return '"' + pattern.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 @dataclass(frozen=True)
@@ -65,12 +82,17 @@ class Check:
     """launches that a file's stream rules would give weight bytes, with --model"""
     unmatched: tuple[Unmatched, ...]
     """largest first"""
+    excluded: dict[str, int]
+    """launches by the reason they have no part in it"""
 
     @property
     def matched(self) -> float:
         """Share of kernel time that rule files know, 0 to 1."""
-        known = sum(s.seconds for name, s in self.files.items() if name not in (WORDS, UNKNOWN))
-        return known / self.total.seconds if self.total.seconds else float("nan")
+        return self.of_time(sum(s.seconds for name, s in self.files.items() if name not in (WORDS, UNKNOWN)))
+
+    def of_time(self, seconds: float) -> float:
+        """Seconds as a share of kernel time, 0 to 1; NaN where no launch took any."""
+        return seconds / self.total.seconds if self.total.seconds else float("nan")
 
     def to_json(self) -> dict[str, Any]:
         """Shares in percent of kernel time; proposals as TOML text."""
@@ -80,7 +102,7 @@ class Check:
                 "launches": part.launches,
                 "kernels": part.kernels,
                 "ms": part.seconds * 1e3,
-                "pct_of_kernel_time": 100 * part.seconds / self.total.seconds if self.total.seconds else float("nan"),
+                "pct_of_kernel_time": 100 * self.of_time(part.seconds),
             }
 
         return document(
@@ -92,6 +114,7 @@ class Check:
                 "files": {name: share(part) for name, part in self.files.items()},
                 "categories": {name: share(part) for name, part in self.categories.items()},
                 "streams": self.streams,
+                "excluded": self.excluded,
                 "unmatched": [
                     {
                         "function": one.function,
@@ -109,13 +132,12 @@ class Check:
 def check(trace: Trace, given: rulebook.Rules | None = None, top: int = TOP) -> Check:
     """Match every kernel of a trace against the rules, a given file before those shipped.
 
-    Launches without usable times have no part in it. The `top` functions with the most time that no rule knows are
-    listed. Raises NoDataError when no launch has usable times.
+    Launches with times that cannot be have no part in it and are counted. The `top` functions with the most time that
+    no rule knows are listed. Raises NoDataError when no launch has usable times.
     """
     kernels, names = trace.kernels, trace.names
-    good = (kernels.end >= kernels.start) & (kernels.end > 0)
-    if not good.any():
-        raise NoDataError(f"{trace.path}: of {counted(len(good), 'launch')} none has usable timestamps")
+    excluded: Counter[str] = Counter()
+    good = believable(trace, excluded)
     variants = kernels.variant[good]
     number = len(names.function)
     launches = np.bincount(variants, minlength=number)
@@ -155,4 +177,5 @@ def check(trace: Trace, given: rulebook.Rules | None = None, top: int = TOP) -> 
         categories=dict(sorted(shares.items(), key=lambda item: -item[1].seconds)),
         streams={name: count for name, count in streams.items() if count},
         unmatched=tuple(unmatched[:top]),
+        excluded=dict(excluded),
     )

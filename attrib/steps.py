@@ -77,7 +77,8 @@ def find_steps(
     kernels = trace.kernels
     excluded: Counter[str] = Counter()
     warnings: list[str] = []
-    usable = _usable(trace, kernels, excluded)
+    good = believable(trace, excluded)
+    usable = np.arange(len(good)) if good.all() else np.flatnonzero(good)
     usable = _one_gpu(kernels, usable, device, process, warnings)
     chosen_device = int(kernels.device[usable[0]])
     warnings += common_warnings(trace, len(usable), graphs=bool(np.any(take(kernels.node, usable) >= 0)))
@@ -152,9 +153,9 @@ def unbelievable(
     return reasons
 
 
-def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDArray[np.int64]:
-    """Rows with believable times; the others are counted by reason."""
-    start, end = kernels.start, kernels.end
+def believable(trace: Trace, excluded: Counter[str]) -> NDArray[np.bool_]:
+    """Which launches have times that can be; the others are counted by reason. Raises NoDataError when none has."""
+    start, end = trace.kernels.start, trace.kernels.end
     good = np.ones(len(start), bool)
     for reason, bad in unbelievable(start, end, trace.first_api_ns).items():
         number = int(np.count_nonzero(bad & good))
@@ -164,7 +165,7 @@ def _usable(trace: Trace, kernels: KernelColumns, excluded: Counter[str]) -> NDA
     if not good.any():
         listed = ", ".join(f"{number} × {reason}" for reason, number in excluded.items())
         raise NoDataError(f"{trace.path}: of {counted(len(start), 'launch')} none has usable timestamps ({listed})")
-    return np.arange(len(good)) if good.all() else np.flatnonzero(good)
+    return good
 
 
 def _one_gpu(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
 from attrib import rules
+from attrib.rulecheck import LINE, Share, Unmatched
 from attrib.trace import open_trace
 from tests.conftest import Attrib
 from tests.helpers import data
@@ -88,8 +93,8 @@ def test_check_of_every_recorded_trace_fits(attrib: Attrib, name: str) -> None:
     if outcome.code:
         assert name == "not-an-export"
         return
-    table, _, _ = outcome.out.partition("Rules to paste")
-    assert max(len(line) for line in table.splitlines()) <= 100
+    assert max(cell_len(line) for line in outcome.out.splitlines()) <= 100
+    assert "…  " not in outcome.out.partition("largest that no rule knows")[2].partition("\n")[0]
 
 
 def test_a_training_step_is_known_whole(attrib: Attrib) -> None:
@@ -108,7 +113,114 @@ def test_list_names_every_file(attrib: Attrib) -> None:
     assert max(len(line) for line in text.splitlines()) <= 100
 
 
-def test_a_trace_without_usable_times_is_refused(attrib: Attrib, tmp_path: Path) -> None:
+IMPOSSIBLE = {
+    "no times": (0, 0),
+    "ends before it starts": (1_000_000, 999_995),
+    "before 0": (-(2**40), 1_000_000),
+    "2^61 ns": (1_000_000, 2**61),
+    "a day": (1_000_000, 86_400 * 10**9),
+    "before the first API call": (10, 20),
+}
+
+
+def with_times(path: Path, times: Sequence[tuple[int, int]]) -> Path:
+    """A launch for each of the times, which no launch of a program need be able to have."""
     made = Trace("2025.3")
-    made.process().launch(Kernel("k"), 1_000_000, -5)
-    assert "usable timestamps" in attrib("rules", "check", made.write(tmp_path / "t.sqlite")).refusal()
+    process = made.process()
+    process.device(made.gpu(H200))
+    for place in range(len(times)):
+        process.launch(Kernel("k"), 1_000_000 + 1000 * place, 500)
+    trace = made.write(path)
+    with closing(sqlite3.connect(trace)) as db:
+        for place, (start, end) in enumerate(times, start=1):
+            db.execute(
+                'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = ?, "end" = ? WHERE rowid = ?', (start, end, place)
+            )
+        db.commit()
+    return trace
+
+
+@pytest.mark.parametrize("times", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_times_that_cannot_be_are_refused_as_a_census_refuses_them(
+    attrib: Attrib, tmp_path: Path, times: tuple[int, int]
+) -> None:
+    trace = with_times(tmp_path / "t.sqlite", [times, times])
+    said = attrib("census", trace).refusal()
+    assert "of 2 launches none has usable timestamps" in said
+    assert attrib("rules", "check", trace).refusal() == said
+
+
+@pytest.mark.parametrize("times", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_times_that_cannot_be_are_left_out_and_counted(attrib: Attrib, tmp_path: Path, times: tuple[int, int]) -> None:
+    good = [(1_000_000 + 1000 * place, 1_000_500 + 1000 * place) for place in range(3)]
+    trace = with_times(tmp_path / "t.sqlite", [*good, times])
+    excluded = attrib("census", trace, "--json").json()["steps"]["excluded"]
+    assert sum(excluded.values()) == 1
+    found = attrib("rules", "check", trace, "--json").json()
+    assert (found["total"]["launches"], found["total"]["ms"]) == (3, pytest.approx(0.0015))
+    assert found["excluded"] == excluded
+    assert f"note: left out: 1 × {next(iter(excluded))}" in attrib("rules", "check", trace).out
+    if times[1] > 10**12:
+        span = attrib("compare", trace, trace, "--devices", "--json").json()["devices"][0]["a"]["span_ms"]
+        assert span == pytest.approx(0.0025)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["a known kernel", "an unknown kernel"])
+def test_launches_that_took_no_time_have_no_share(attrib: Attrib, tmp_path: Path, known: bool) -> None:
+    made = Trace("2025.3")
+    process = made.process()
+    process.device(made.gpu(H200))
+    name = "nvjet_hsh_64x8_64x16_4x1_v_bz_TNT" if known else "secret"
+    for place in range(5):
+        process.launch(Kernel(name, name), 1_000_000 + place * 1000, 0)
+    trace = made.write(tmp_path / "t.sqlite")
+    found = attrib("rules", "check", trace, "--json").json()
+    assert found["matched_pct_of_kernel_time"] is None
+    assert {share["pct_of_kernel_time"] for share in found["files"].values()} == {None}
+    assert found["total"]["launches"] == 5
+    shown = attrib("rules", "check", trace)
+    assert shown.code == 0
+    assert "– % of kernel time is known" in shown.out
+
+
+LONG = {
+    "letters": "k" * 5000,
+    "parts": "::".join(f"namespace_{i}" for i in range(400)),
+    "escapes": "(.*)+[]{}^$|\\" * 300,
+    "quotes": "'\"\\" * 900,
+    "wide": "核" * 3000,
+    "one too many": "k" * 87,
+}
+
+
+@pytest.mark.parametrize("function", LONG.values(), ids=LONG)
+def test_a_long_name_is_proposed_by_its_begin_and_end(function: str) -> None:
+    one = Unmatched(function, function, "norm", Share(1, 1e-6, 1))
+    assert max(len(line) for line in one.proposal.splitlines()) <= LINE
+    book = rules.parse(f'name = "x"\n{one.proposal}', "x.toml")
+    assert book.kernel(function, function) is not None
+    assert book.kernel(function[:20], function) is None
+    assert book.kernel(f"x{function}", function) is None
+
+
+def test_a_name_that_fits_is_proposed_whole() -> None:
+    one = Unmatched("k" * 84, "", "norm", Share(1, 1e-6, 1))
+    assert f"function = '^{'k' * 84}$'" in one.proposal
+
+
+@pytest.mark.parametrize("columns", [60, 100, 200])
+def test_the_table_of_unknown_kernels_keeps_its_heads(
+    tmp_path: Path, attrib: Attrib, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    made = Trace("2025.3")
+    process = made.process()
+    process.device(made.gpu(H200))
+    at = 1_000_000
+    for function in LONG.values():
+        at = process.launch(Kernel("k", f"{function}(int)"), at, 10**9) + 10
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = attrib("rules", "check", made.write(tmp_path / "t.sqlite")).out.splitlines()
+    head = next(line for line in lines if line.startswith("largest that no rule knows"))
+    assert head.split()[-6:] == ["words", "say", "launches", "ms", "%", "time"]
+    paste = lines.index("Rules to paste into a file for --rules:")
+    assert max(map(cell_len, lines[:paste])) <= 100
