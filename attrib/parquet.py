@@ -70,8 +70,8 @@ def _affinity(kind: Any, pa: Any) -> str | None:
     types = pa.types
     if types.is_dictionary(kind):
         return _affinity(kind.value_type, pa)
-    if types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind):
-        return "INTEGER"
+    if types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind) or types.is_null(kind):
+        return "INTEGER"  # a column without any value says nothing of its type
     if types.is_floating(kind):
         return "REAL"
     text = types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)

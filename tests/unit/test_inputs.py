@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import lzma
 import shutil
 import sqlite3
@@ -80,6 +81,62 @@ def test_unknown_tables_and_columns_are_left_alone(attrib: Attrib, tmp_path: Pat
         table.append_column("parts", pa.array([[1]] * len(table), pa.list_(pa.int64()))), folder / "StringIds.parquet"
     )
     assert census(attrib, folder) == census(attrib, trace)
+
+
+def refused_or_not(attrib: Attrib, trace: Path) -> tuple[int, str, str]:
+    found = attrib("census", trace, "--json")
+    said = json.loads(found.out)
+    return found.code, found.out if "error" not in said else "", said.get("error", "").replace(str(trace), "TRACE")
+
+
+COLUMNS_READ = [
+    (table, column)
+    for table, columns in {
+        KERNEL: ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphNodeId", "demangledName",
+                 "shortName", "gridX", "blockX"),
+        "StringIds": ("id", "value"),
+        "CUDA_GRAPH_NODE_EVENTS": ("start", "graphNodeId"),
+        "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "correlationId", "globalTid"),
+        "TARGET_INFO_GPU": ("id", "name", "memoryBandwidth"),
+        "META_DATA_EXPORT": ("name", "value"),
+    }.items()
+    for column in columns
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("coded", [False, True], ids=["null", "dictionary of nulls"])
+@pytest.mark.parametrize(("table", "column"), COLUMNS_READ)
+def test_a_column_without_values_is_one_of_nulls(
+    attrib: Attrib, tmp_path: Path, table: str, column: str, coded: bool
+) -> None:
+    """As a SQLite export with NULL in it: where that gives an answer, so does this, and the same."""
+    trace, _ = small_step.write(tmp_path)
+    folder = parquet.from_sqlite(trace, tmp_path / "x_pqtdir")
+    path = folder / f"{table}.parquet"
+    content = pq.read_table(path)
+    nulls = pa.nulls(len(content))
+    changed = pa.array([None] * len(content), pa.dictionary(pa.int8(), pa.string())) if coded else nulls
+    pq.write_table(content.set_column(content.schema.get_field_index(column), column, changed), path)
+    with closing(sqlite3.connect(trace)) as db:
+        # a table of rows has none of the constraints that nsys declares
+        db.executescript(
+            f'ALTER TABLE "{table}" RENAME TO old; CREATE TABLE "{table}" AS SELECT * FROM old; DROP TABLE old; '
+            f'UPDATE "{table}" SET "{column}" = NULL'
+        )
+        db.commit()
+    assert refused_or_not(attrib, folder) == refused_or_not(attrib, trace)
+
+
+@pytest.mark.parametrize("table", ["META_DATA_EXPORT", "TARGET_INFO_GPU", "CUPTI_ACTIVITY_KIND_RUNTIME", "PROCESSES"])
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_table_without_any_value_stops_nothing(attrib: Attrib, tmp_path: Path, table: str, rows: int) -> None:
+    trace, _ = small_step.write(tmp_path)
+    folder = parquet.from_sqlite(trace, tmp_path / "x_pqtdir")
+    path = folder / f"{table}.parquet"
+    names = pq.read_table(path).column_names
+    pq.write_table(pa.table({name: pa.nulls(rows) for name in names}), path)
+    found = attrib("census", folder, "--json").json()
+    assert found["steps"]["count"] == 3
 
 
 def damaged(folder: Path, content: bytes) -> Path:
