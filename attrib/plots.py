@@ -110,7 +110,12 @@ def _class_mark(axes: Any, census: Census, row: SiteRow, place: int) -> float:
 
 
 def plot_anatomy(found: Sequence[Anatomy], path: str, titles: Sequence[str] | None = None) -> None:
-    """Stacked bar of the step by category and launch counts; two anatomies make a growth pair."""
+    """Stacked bar of the step by category and launch counts; two anatomies make a growth pair.
+
+    Raises NoDataError where no step took any time.
+    """
+    if not any(a.span for a in found):
+        raise NoDataError("every launch begins and ends at one time, so there is no step to draw")
     names = list(titles) if titles is not None else [a.anchor or a.model or "step" for a in found]
     shown = [name for name in order() if any(row.category == name and row.seconds > 0 for a in found for row in a.rows)]
     with mpl.rc_context(STYLE):

@@ -20,6 +20,7 @@ from attrib.attribution import Attribution
 from attrib.errors import NoDataError, RefusedError
 from tests.conftest import Attrib
 from tests.helpers import data, small_step
+from tests.helpers.nsysgen import H200, Kernel, Trace
 
 SHORT, LONG = "llama.cpp-14b-tg16-h200", "llama.cpp-14b-d3254-tg16-h200"
 MODEL = "qwen2.5-14b:q4_k_m"
@@ -121,10 +122,10 @@ def test_a_folder_that_is_not_there_or_a_file(tmp_path: Path, attrib: Attrib) ->
 
 
 def test_a_folder_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def denied(**_: object) -> None:
+    def denied(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("attrib.files.tempfile.mkstemp", denied)  # a user who may write everywhere meets none
+    monkeypatch.setattr("attrib.files.os.open", denied)  # a user who may write everywhere meets none
     with pytest.raises(RefusedError, match=r"c\.png cannot be written: Permission denied"):
         api.anatomy(attribution()).plot(str(tmp_path / "c.png"))
 
@@ -141,6 +142,47 @@ def test_a_failed_drawing_leaves_the_old_chart(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(RefusedError, match=r"c\.png cannot be written: No space left"):
         api.anatomy(attribution()).plot(str(target))
     assert [entry.read_text() for entry in tmp_path.iterdir()] == ["old"]
+
+
+TIMES = {
+    "no durations": [(1_000_000 + 1000 * place, 0) for place in range(5)],
+    "one time": [(1_000_000, 0)] * 5,
+    "one launch of no duration": [(1_000_000, 0)],
+    "one ns": [(1_000_000, 1)],
+    "an hour": [(1_000_000, 3_600_000_000_000)],
+    "all at once": [(1_000_000, 500)] * 5,
+}
+NO_STEP = "every launch begins and ends at one time, so there is no step to draw"
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+def test_times_at_the_edge_are_drawn_without_a_warning(
+    attrib: Attrib, tmp_path: Path, times: list[tuple[int, int]]
+) -> None:
+    """Warnings are errors here."""
+    made = Trace("2025.3")
+    process = made.process()
+    process.device(made.gpu(H200))
+    for at, duration in times:
+        process.launch(Kernel("gemv_q4"), at, duration)
+    trace = made.write(tmp_path / "t.sqlite")
+    sound, _ = small_step.write(tmp_path)
+    chart = tmp_path / "c.svg"
+    found = attrib("anatomy", trace, "--plot", chart)
+    if len({at for at, _ in times}) == 1 and not any(duration for _, duration in times):
+        assert found.refusal() == f"attrib: {NO_STEP}"
+        assert not chart.exists()
+    else:
+        assert (found.code, found.err) == (0, "")
+        assert chart.exists()
+    for arguments in (
+        ["anatomy", trace, sound, "--plot", chart],
+        ["compare", trace, sound, "--force", "--plot", chart],
+        ["compare", trace, trace, "--plot", chart],
+        ["report", trace, "-o", tmp_path / "r.html"],
+    ):
+        found = attrib(*arguments)
+        assert (found.code, found.err) == (0, "")
 
 
 def test_nothing_to_draw_is_one_sentence(tmp_path: Path) -> None:
