@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attrib.cli_guard import guarded, print_json
+from attrib.cli_guard import guarded, print_json, say
 from attrib.words import counted
 
 if TYPE_CHECKING:
@@ -95,41 +95,39 @@ def _print_comparison(found: Comparison) -> None:
     from attrib import stats
 
     windows = found.journal.windows
-    typer.echo(
-        f"{found.base.given} {found.base.hash[:8]} → {found.new.given} {found.new.hash[:8]}, {windows[0].device}"
-    )
+    say(f"{found.base.given} {found.base.hash[:8]} → {found.new.given} {found.new.hash[:8]}, {windows[0].device}")
     for leg in found.legs:
         _print_leg(leg)
     if found.site is not None:
         site = found.site
         rates = [f"{row['gbps']:.0f} GB/s" if row["gbps"] else "unknown GB/s" for row in (site.base, site.new)]
-        typer.echo(f"\nsite {site.site}: {rates[0]} → {rates[1]}, {site.base['exclusive_us']:.2f} → "
+        say(f"\nsite {site.site}: {rates[0]} → {rates[1]}, {site.base['exclusive_us']:.2f} → "
                    f"{site.new['exclusive_us']:.2f} µs a launch, {100 * site.change:+.2f} %")  # fmt: skip
-        typer.echo(f"  {site.to_json()['note']}")
+        say(f"  {site.to_json()['note']}")
     if found.noise is not None:
         noise, bar, processes = found.noise, found.plan.bar, found.plan.processes
-        typer.echo(
+        say(
             f"\nnoise: {100 * noise.sd:.3f} % between two processes; {counted(noise.pairs, 'pair')} of "
             f"{processes} a side find a gain of {100 * stats.noise_floor(noise.sd, noise.pairs, processes):.2f} %, "
             f"a bar of {100 * bar:g} % needs {counted(stats.pairs_needed(noise.sd, bar, processes), 'pair')}"
         )
     for note in found.notes:
-        typer.echo(f"note: {note}")
+        say(f"note: {note}")
     disturbed = sum(bool(window.disturbed) for window in windows)
-    typer.echo(f"{counted(len(windows), 'window')} ({disturbed} disturbed) in {found.journal.path}")
+    say(f"{counted(len(windows), 'window')} ({disturbed} disturbed) in {found.journal.path}")
 
 
 def _print_leg(leg: Leg) -> None:
     j = leg.judgement
     sep = {1: "yes", -1: "yes, slower", 0: "no"}[j.sep]
-    typer.echo(f"\n{'guard ' if leg.guard else ''}{leg.anchor}: {j.verdict or 'no verdict'}")
-    typer.echo(f"  {j.why}")
+    say(f"\n{'guard ' if leg.guard else ''}{leg.anchor}: {j.verdict or 'no verdict'}")
+    say(f"  {j.why}")
     each = f" of {j.processes} a side" if j.processes > 1 else ""
-    typer.echo(
+    say(
         f"  {j.base_median:.2f} → {j.new_median:.2f} tok/s, median of {counted(j.pairs, 'pair')}{each} "
         f"{100 * j.change:+.2f} % [{100 * j.low:+.2f}, {100 * j.high:+.2f}], bar {100 * j.bar:g} %"
     )
-    typer.echo(f"  SEP {sep}; permutation p = {j.p_pairs:.2g}; Mann–Whitney p = {j.p_ranks:.2g}")
+    say(f"  SEP {sep}; permutation p = {j.p_pairs:.2g}; Mann–Whitney p = {j.p_ranks:.2g}")
 
 
 def lever_new(
@@ -205,7 +203,7 @@ def lever_show(
     if not levers:
         typer.echo("no lever is written yet; `attrib lever new` writes one")
     for lever in levers:
-        typer.echo(f"{lever.verdict or 'open':<9} {lever.name}: {lever.question}")
+        say(f"{lever.verdict or 'open':<9} {lever.name}: {lever.question}")
 
 
 def occupancy(
@@ -234,8 +232,8 @@ def occupancy(
             }
         )  # fmt: skip
         return
-    typer.echo(found.describe())
-    typer.echo("  " + ", ".join(f"{name} {counted(blocks, 'block')}" for name, blocks in found.limits.items()))
+    say(found.describe())
+    say("  " + ", ".join(f"{name} {counted(blocks, 'block')}" for name, blocks in found.limits.items()))
 
 
 def streamed_bytes(

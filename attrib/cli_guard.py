@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -17,6 +18,7 @@ import typer
 
 from attrib.errors import AttribError
 from attrib.files import interruptible
+from attrib.words import WIDTH, wrapped
 
 ERROR_SCHEMA = "attrib.error/1"
 JSON_OPTION = "--json"
@@ -29,6 +31,11 @@ _ParseError: type[Exception] = typer.BadParameter.__mro__[2]
 def print_json(body: dict[str, Any]) -> None:
     """Print one JSON object; `allow_nan` is off, so an unknown that was not made null is an error here."""
     typer.echo(json.dumps(body, indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def say(text: str) -> None:
+    """Print what is no table in lines of the tables' width."""
+    typer.echo(wrapped(text))
 
 
 def _failed(message: str, code: int) -> None:
@@ -57,7 +64,10 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 
     def refuse(message: str) -> typer.Exit:
         _failed(message, UNUSABLE)
-        typer.echo(f"attrib: {message}", err=True)
+        sentence = f"attrib: {message}"
+        if sys.stderr.isatty():  # a program that reads the sentence wants it on one line
+            sentence = wrapped(sentence, min(WIDTH, shutil.get_terminal_size().columns))
+        typer.echo(sentence, err=True)
         return typer.Exit(UNUSABLE)
 
     @wraps(command)

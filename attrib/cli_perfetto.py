@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from attrib.cli_guard import guarded, print_json
+from attrib.cli_guard import guarded, print_json, say
 from attrib.cli_options import JsonOption, Selection, Source, analysis_options, spelled
 from attrib.files import require_distinct
 from attrib.words import counted
@@ -55,10 +55,10 @@ def perfetto(
     if as_json:
         print_json(written.to_json())
         return
-    typer.echo(
+    say(
         f"{counted(written.launches, 'launch')} of {counted(written.steps, 'step')}, "
         f"{counted(written.lanes, 'lane')}, {counted(written.counters, 'counter')}"
     )
-    typer.echo(f"{out} ({written.size / 1e6:.1f} MB); open it in ui.perfetto.dev")
+    say(f"{out} ({written.size / 1e6:.1f} MB); open it in ui.perfetto.dev")
     for note in written.warnings:
-        typer.echo(f"* {note}")
+        say(f"note: {note}")

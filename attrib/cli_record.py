@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from attrib.cli_guard import guarded, print_json
+from attrib.cli_guard import guarded, print_json, say
 from attrib.words import counted
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ def record(
         tables.print_stragglers(console, found.stragglers, found.folder.name)
     tables.print_anatomy(console, [(found.folder.name, found.anatomy)])
     rates = ", ".join(f"{window['tok_per_s']:.2f}" for window in found.bench["windows"])
-    typer.echo(f"{found.bench['tok_per_s']:.2f} tok/s untraced (windows {rates})")
-    typer.echo(found.inflation.describe())
+    say(f"{found.bench['tok_per_s']:.2f} tok/s untraced (windows {rates})")
+    say(found.inflation.describe())
     if found.complete is not None:
         complete = found.complete
-        typer.echo(
+        say(
             f"complete: {counted(complete.replays_recorded, 'replay')}, {complete.launches_joined} of "
             f"{counted(complete.launches_per_replay, 'launch')} joined to the manifest"
         )
@@ -88,7 +88,7 @@ def doctor(out: RunsOption = RUNS, as_json: JsonOption = False) -> None:
         tables.console().print(table)
         lacking = [c.name for c in found.checks if c.status == MISSING and c.needed_for == RECORDING]
         typer.echo("reading traces: " + ("ready" if found.can(READING) else "not possible"))
-        typer.echo("recording: " + (f"lacks {', '.join(lacking)}" if lacking else "ready"))
+        say("recording: " + (f"lacks {', '.join(lacking)}" if lacking else "ready"))
     if not found.can(READING):
         raise typer.Exit(1)
 
@@ -148,7 +148,7 @@ def scrub(
     tables.console().print(table)
     kept = sum(report.kept.values())
     sizes = f"{report.size_before / 1e6:.1f} MB → {report.size_after / 1e6:.1f} MB"
-    typer.echo(f"{counted(kept, 'row')} kept in {counted(len(report.kept), 'table')}; {sizes} in {target}")
+    say(f"{counted(kept, 'row')} kept in {counted(len(report.kept), 'table')}; {sizes} in {target}")
     if not drop_nvtx and report.kept.get("NVTX_EVENTS"):
         typer.echo("NVTX texts are kept without paths; --drop-nvtx removes them")
 

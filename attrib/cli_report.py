@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attrib.cli_guard import guarded, print_json
+from attrib.cli_guard import guarded, print_json, say
 from attrib.cli_options import (
     ClassOption,
     JsonOption,
@@ -95,7 +95,7 @@ def report(
         print_json(documents[0] if len(documents) == 1 else {"schema": "attrib.list/1", "results": documents})
         return
     for path, made in found:
-        typer.echo(f"{path} ({path.stat().st_size / 1e3:,.0f} kB): {made.verdict.headline}")
+        say(f"{path} ({path.stat().st_size / 1e3:,.0f} kB): {made.verdict.headline}")
 
 
 def _for(path: Path, source: Source) -> Source:

@@ -15,7 +15,7 @@ from attrib.compare_delta import Delta, mean
 from attrib.compare_devices import DeviceComparison, DeviceTime
 from attrib.compare_join import NAME
 from attrib.compare_sides import Side
-from attrib.tables import number, print_footnotes, rate
+from attrib.tables import number, print_footnotes, rate, shortened
 from attrib.words import counted
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SITE_WIDTH = 25
 NAME_WIDTH = 60
+JUDGED_WIDTH = 40
 
 
 def print_comparison(out: Console, found: Comparison) -> None:
@@ -74,7 +75,7 @@ def print_gate(out: Console, found: Gate) -> None:
     table = _table("judged", "base ms", "run ms", "Δ ms", "Δ %", "spread", "verdict", left=("judged", "verdict"))
     for case in found.cases:
         table.add_row(
-            case.name,
+            shortened(case.name, JUDGED_WIDTH),
             number(case.base_ms, 3),
             number(case.run_ms, 3),
             _signed((case.run_ms - case.base_ms) * 1e6),
@@ -84,7 +85,8 @@ def print_gate(out: Console, found: Gate) -> None:
         )
     out.print(table)
     for why in dict.fromkeys(case.why for case in found.cases if case.why):
-        out.print(Text(f"{', '.join(case.name for case in found.cases if case.why == why)}: {why}"))
+        names = [case.name for case in found.cases if case.why == why]
+        out.print(Text(f"{names[0] if len(names) == 1 else len(names)} cannot be judged: {why}"))
     out.print(Text(found.describe()))
     print_footnotes(out, found.warnings)
 

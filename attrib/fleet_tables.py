@@ -46,10 +46,10 @@ def print_fleet(out: Console, found: Fleet) -> None:
         )
     out.print(table)
     for member in found.bad:
-        out.print(Text(f"no census of {_name(member.path)}: {member.reason}"), soft_wrap=True)
+        out.print(Text(f"no census of {_name(member.path)}: {member.reason}"))
     for cohort in found.cohorts:
         _print_cohort(out, cohort)
-    out.print(Text(RULE), soft_wrap=True)
+    out.print(Text(RULE))
     print_footnotes(out, found.warnings)
 
 

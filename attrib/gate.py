@@ -34,6 +34,8 @@ OK, REGRESSED, UNJUDGED = "ok", "regressed", "cannot judge"
 EXIT = {OK: 0, REGRESSED: 1, UNJUDGED: 2}
 STEP, UNTRACED = "step", "step untraced"
 MIN_STEPS, MIN_WINDOWS = 5, 3
+FEW = 3
+"""More names than these are told by their number; the table has them."""
 _LOST = ("step cut short", "step with other launches")
 
 
@@ -82,7 +84,8 @@ class Gate:
         if named[REGRESSED]:
             return f"REGRESSED beyond {bar} and beyond its spread: {', '.join(named[REGRESSED])}"
         if named[UNJUDGED]:
-            return f"CANNOT JUDGE: {', '.join(named[UNJUDGED])}"
+            few = named[UNJUDGED] if len(named[UNJUDGED]) <= FEW else []
+            return f"CANNOT JUDGE {', '.join(few) or f'{len(named[UNJUDGED])} of {len(self.cases)}'}"
         return f"ok: none of {len(self.cases)} regressed beyond {bar} and beyond its spread"
 
     def to_json(self) -> dict[str, Any]:

@@ -21,11 +21,10 @@ from attrib.errors import RefusedError
 from attrib.files import interruptible
 from attrib.record import parse_target
 from attrib.runs_schema import LEVER_WRITTEN
-from attrib.words import counted
+from attrib.words import WIDTH, counted, wrapped
 
 LANDED, REVERTED, VETOED = "LANDED", "REVERTED", "VETOED"
 SCHEMA = "attrib.lever/1"
-PAGE_WIDTH = 112
 
 
 @dataclass(frozen=True)
@@ -195,14 +194,14 @@ def page(lever: Lever) -> str:
         for comparison in measured["comparisons"]:
             hashes = f"{comparison['base']['hash'][:8]} → {comparison['new']['hash'][:8]}"
             lines.append(f"  {comparison['device']}, builds {hashes}")
-            lines += [_leg_line(leg) for leg in comparison["anchors"]]
+            lines += [wrapped(_leg_line(leg)) for leg in comparison["anchors"]]
     if lever.why:
         lines += ["", _wrapped("verdict", f"{lever.verdict or 'open'}: {lever.why}")]
     return "\n".join(lines)
 
 
 def _wrapped(name: str, text: str) -> str:
-    return textwrap.fill(text, PAGE_WIDTH, initial_indent=f"{name:<11}", subsequent_indent=" " * 11)
+    return textwrap.fill(text, WIDTH, initial_indent=f"{name:<11}", subsequent_indent=" " * 11)
 
 
 def _leg_line(leg: dict[str, Any]) -> str:

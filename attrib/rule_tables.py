@@ -12,7 +12,8 @@ from rich.text import Text
 from attrib.categories import IDLE, order
 from attrib.rulecheck import Check, Share
 from attrib.rules import Rules
-from attrib.tables import WIDTH, number
+from attrib.tables import number
+from attrib.words import WIDTH
 
 UNKNOWN_HEAD = "largest that no rule knows"
 ABOUT = "what it knows"

@@ -15,9 +15,8 @@ from attrib.device import GIGA
 from attrib.info import Info
 from attrib.stages import Summary
 from attrib.stragglers import Stragglers
-from attrib.words import counted
+from attrib.words import WIDTH, counted
 
-WIDTH = 100
 SITE_WIDTH = 31
 _HEADINGS = {"site": "site", "kernel": "kernel and grid", "layer": "site of a layer"}
 """Of the first column, by what a census is grouped by."""
@@ -154,12 +153,16 @@ def print_anatomy(out: Console, anatomies: Iterable[tuple[str, Anatomy]]) -> Non
 
 
 def _site(name: str) -> Text:
+    return Text(shortened(name, SITE_WIDTH), overflow="ellipsis", no_wrap=True)
+
+
+def shortened(name: str, width: int) -> str:
     """A site that fits its column. The end (grid, arguments, number) stays too: it tells instances apart."""
-    if len(name) > SITE_WIDTH:
-        grid = len(name) - name.rfind(" [") if name.endswith("]") else 0
-        tail = max(grid, SITE_WIDTH // 2 - 1)
-        name = f"{name[: max(SITE_WIDTH - tail - 1, 8)]}…{name[-tail:]}"
-    return Text(name, overflow="ellipsis", no_wrap=True)
+    if len(name) <= width:
+        return name
+    grid = len(name) - name.rfind(" [") if name.endswith("]") else 0
+    tail = max(grid, width // 2 - 1)
+    return f"{name[: max(width - tail - 1, 8)]}…{name[-tail:]}"
 
 
 def _table(*columns: tuple[str, str]) -> Table:

@@ -140,7 +140,9 @@ def test_an_incomplete_capture_cannot_be_judged(attrib: Attrib, tmp_path: Path) 
         assert {case["why"] for case in found["cases"]} == {f"incomplete capture of {name}: 1 × step cut short"}
         text = attrib("gate", one, "--against", other, "--bar", "2%")
         assert text.code == 2
-        assert f": incomplete capture of {name}: 1 × step cut short CANNOT JUDGE: step" in " ".join(text.out.split())
+        assert f"4 cannot be judged: incomplete capture of {name}: 1 × step cut short CANNOT JUDGE 4 of 4" in " ".join(
+            text.out.split()
+        )
 
 
 def test_replays_that_were_launched_and_not_recorded_are_noticed(attrib: Attrib, tmp_path: Path) -> None:
