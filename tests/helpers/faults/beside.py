@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from attrib import manifest as mf
-from tests.helpers import small_step
+from tests.helpers import gguf_bytes as gguf
+from tests.helpers import persistent_step, small_step
 from tests.helpers.faults.case import Fault, Make, Refused, Right
 from tests.helpers.faults.small import census
 
 KERNEL_RULE = 'name = "mine"\n[[kernel]]\ncategory = "norm"\nfunction = "^rms"\n'
+LAYERS = gguf.header(
+    gguf.entry("token_embd.weight", (32, 4)),
+    gguf.entry("blk.0.attn_q.weight", (32, 32), offset=512),
+    pairs=(
+        gguf.pair("general.architecture", 8, gguf.text("qwen2")),
+        gguf.pair("qwen2.block_count", 4, (2**32 - 1).to_bytes(4, "little")),
+    ),
+)
 STEP = Right({"steps.count": 3, "steps.launches": 4, "steps.span_ms": 0.03})
 
 
@@ -31,6 +41,28 @@ def _manifest(change: Callable[[dict[str, Any]], object]) -> Make:
 
 def _node(**fields: object) -> Make:
     return _manifest(lambda document: document["graphs"][0]["nodes"][1].update(fields))
+
+
+def _pipe(option: str, name: str) -> Make:
+    """An option with a pipe that nobody writes."""
+
+    def make(folder: Path) -> list[object]:
+        trace, manifest = small_step.write(folder)
+        manifest.unlink()
+        os.mkfifo(folder / name)
+        return census(trace, option, folder / name)
+
+    return make
+
+
+def _stamps(scale: float) -> Make:
+    """A run directory whose persistent kernel says it ran `scale` times as long as the trace saw."""
+
+    def make(folder: Path) -> list[object]:
+        persistent_step.write(folder, document=persistent_step.stamps([scale * s for s in persistent_step.SCALES]))
+        return census(folder)
+
+    return make
 
 
 def _file(option: str, name: str, content: bytes | None) -> Make:
@@ -116,6 +148,13 @@ MANIFESTS = (
         Refused("m.json"),
     ),
     Fault("directory-json", "a directory for a manifest", _file("--manifest", "m.json", None), Refused("m.json")),
+    Fault("pipe-json", "a named pipe for a manifest", _pipe("--manifest", "m.json"), Refused("not a regular file")),
+    Fault(
+        "stamps-other-run",
+        "stages.json whose stamps reach over three times the kernel's duration",
+        _stamps(3.0),
+        Refused("not from the same run"),
+    ),
 )
 
 TABLES = (
@@ -191,6 +230,15 @@ TABLES = (
         _file("--model", "m.gguf", b"GGUF\3\0\0\0" + (1 << 60).to_bytes(8, "little") * 2 + bytes(64)),
         Refused("m.gguf"),
     ),
+    Fault(
+        "gguf-layers",
+        "a GGUF file that claims 4,294,967,295 layers and has tensors of one",
+        _file("--model", "m.gguf", LAYERS),
+        Refused("block_count is 4294967295, and it has the tensors of 1"),
+    ),
+    Fault("bytes-pipe", "a named pipe for a byte table", _pipe("--bytes", "b.csv"), Refused("not a regular file")),
+    Fault("rules-pipe", "a named pipe for a rule file", _pipe("--rules", "r.toml"), Refused("not a regular file")),
+    Fault("gguf-pipe", "a named pipe for a GGUF file", _pipe("--model", "m.gguf"), Refused("not a regular file")),
 )
 
 CASES = (*MANIFESTS, *TABLES)
