@@ -1,6 +1,6 @@
 // Decode attention of a step on tensor cores: a block takes one group of query heads and one piece of the KV range, a
-// warp 16 positions at a time. Scores are K · Qᵀ and the result is Vᵀ · Pᵀ, so the 8 columns of an mma are query heads
-// and both K and V enter as they lie in memory.
+// warp 16 positions at a time, whose keys and values arrive through the ring. Scores are K · Qᵀ and the result is
+// Vᵀ · Pᵀ, so the 8 columns of an mma are query heads and both K and V enter as they lie in memory.
 #pragma once
 #include "fast_layout.cuh"
 #include "reduce.cuh"
@@ -12,24 +12,39 @@
 #define GROUP 5  // query heads a block, at most 8
 #endif
 #ifndef SPLIT
-#define SPLIT 128  // positions below which a KV range is not split
+#define SPLIT 64  // positions a piece of a KV range at least has
 #endif
+#define WHOLE 128  // positions up to which a range is one piece: joining pieces costs more
 #define POSITIONS 16          // a warp and turn
 #define NO_SCORE -1e30f       // below every score, and finite: differences of it are never NaN
+#define ROW_BYTES (2 * HEAD_DIM)
+#define CACHE_RECORD (POSITIONS * ROW_BYTES)  // keys, or values, of a warp's turn
 #define CHUNKS (HEAD_DIM / 32)
-#define HALVES (HEAD_DIM / 64)
-#define SLOTS ((WARPS + 1) / 2)  // accumulators in shared memory, each for two warps
+#define VECTORS (HEAD_DIM / 64)  // 16-byte vectors of a position's value that a lane takes
+#define ELEMENTS (4 * VECTORS)   // pairs of a result's elements that a lane has
+#define PAIRS ((GROUP + 1) / 2)  // of query heads
+#define UNITS (8 * ELEMENTS * PAIRS)
+#define SLOTS ((WARPS + 1) / 2)  // results in shared memory, each for two warps
 
 #define MOST_SPLITS 72
+#define PART_WORDS (GROUP * HEAD_DIM + MOST_SPLITS)
 #define QUERY_ROW (HEAD_DIM + 8)  // f16, so that rows do not share banks
 
 struct AttentionMemory {
     __align__(16) u16 query[8][QUERY_ROW];  // in base-2 units; rows from GROUP on are zero
     __align__(16) u16 key[HEAD_DIM], value[HEAD_DIM];  // of this token: the cache's may not be there yet
     float top[WARPS][8], sum[WARPS][8];
-    __align__(16) float slots[SLOTS][GROUP][HEAD_DIM];
+    float4 slots[SLOTS][UNITS];  // see `unit_at`
     float part_top[GROUP][MOST_SPLITS], part_sum[GROUP][MOST_SPLITS];
+    float parts[PART_WORDS];  // [splits][a block's slice of the elements]
 };
+
+// Where a slot has elements 16 g + 2 i and the next (8 g with heads of 64) of heads 2 t and 2 t + 1: as {first element
+// of both heads, second element of both}. Lanes that write together, t and two g, meet different banks.
+DEVICE int unit_at(int g, int i, int t) {
+    const int unit = (g * ELEMENTS + i) * PAIRS + t;
+    return ELEMENTS * PAIRS % 8 ? unit : unit ^ (g & 1) * 4;
+}
 
 // A block's piece: the query heads from head0 on, and 16-position tiles begin .. end - 1 of split `split` of `live`.
 struct Piece {
@@ -39,7 +54,7 @@ struct Piece {
 DEVICE int most_splits(int groups, int blocks) { return blocks > groups ? min(blocks / groups, MOST_SPLITS) : 1; }
 
 DEVICE Piece piece_of(int item, int groups, int blocks, int kv_len, int ratio) {
-    const int wanted = (kv_len + SPLIT - 1) / SPLIT, tiles = (kv_len + POSITIONS - 1) / POSITIONS;
+    const int wanted = kv_len > WHOLE ? (kv_len + SPLIT - 1) / SPLIT : 1, tiles = (kv_len + POSITIONS - 1) / POSITIONS;
     const int splits = blocks < groups ? 1 : min(wanted, most_splits(groups, blocks)),
               each = (tiles + splits - 1) / splits;
     const int group = item % groups, split = item / groups;
@@ -47,78 +62,62 @@ DEVICE Piece piece_of(int item, int groups, int blocks, int kv_len, int ratio) {
             split * each,  min((split + 1) * each, tiles)};
 }
 
+// A warp's part of the result. g = lane / 4, t = lane % 4.
 struct Softmax {
-    float top[2], sum[2];      // of heads 2t and 2t + 1, t = lane % 4; sums of this lane's positions
-    float acc[HEAD_DIM / 16][4];  // [64 half × 4 + i]: elements 64 half + 8 (lane / 4) + 2i (, + 1) of both heads
+    uint4 query[CHUNKS];
+    float top[2], sum[2];      // of heads 2t and 2t + 1; sums of this lane's positions
+    float acc[ELEMENTS][4];    // as `unit_at` has them
 
     DEVICE void open() {
         top[0] = top[1] = NO_SCORE;
         sum[0] = sum[1] = 0.0f;
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 16; ++i) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
+        for (int i = 0; i < ELEMENTS; ++i) acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0.0f;
+    }
+    DEVICE void load_query(const AttentionMemory& memory, int g, int t) {
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) query[c] = *(const uint4*)&memory.query[g][32 * c + 8 * t];
     }
     DEVICE void shrink(const float* by) {
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 16; ++i) {
+        for (int i = 0; i < ELEMENTS; ++i) {
             acc[i][0] *= by[0], acc[i][1] *= by[1];
             acc[i][2] *= by[0], acc[i][3] *= by[1];
         }
     }
-    DEVICE static void load_values(uint4* values, const u16* v, int first, int kv_len, int half) {
-        const int g = lane_id() / 4, t = lane_id() % 4;
-#pragma unroll
-        for (int r = 0; r < 4; ++r) {
-            const int position = min(first + 2 * t + (r & 1) + 8 * (r >> 1), kv_len - 1);
-            values[r] = load_fresh16(v + (u64)position * HEAD_DIM + 64 * half + 8 * g);
-        }
+    // Neighbouring rows lie in the same banks, so every other lane loads the two vectors of a pair in the other order.
+    DEVICE static void load_pair(uint4& first, uint4& second, const u8* row, int at, int apart, bool swap) {
+        const uint4 a = *(const uint4*)(row + 16 * (at + (swap ? apart : 0)));
+        const uint4 b = *(const uint4*)(row + 16 * (at + (swap ? 0 : apart)));
+        first = {swap ? b.x : a.x, swap ? b.y : a.y, swap ? b.z : a.z, swap ? b.w : a.w};
+        second = {swap ? a.x : b.x, swap ? a.y : b.y, swap ? a.z : b.z, swap ? a.w : b.w};
     }
-    // This token's value, where a lane's positions include it.
-    DEVICE static void put_value(uint4* values, const u16* value, int first, int kv_len, int half) {
-        const int g = lane_id() / 4, t = lane_id() % 4;
-#pragma unroll
-        for (int r = 0; r < 4; ++r)
-            if (first + 2 * t + (r & 1) + 8 * (r >> 1) == kv_len - 1)
-                values[r] = *(const uint4*)(value + 64 * half + 8 * g);
-    }
-    struct Loaded {
-        uint4 keys[CHUNKS][2], values[2][4];
-    };
-    DEVICE static void load_keys(Loaded& loaded, const u16* k, int tile, int kv_len) {
-        const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
+    // Scores of a tile whose keys are in `rows`: s[h] of the tile's position g, s[2 + h] of position g + 8. `left`: the
+    // tile's positions before this token's, whose key is in `memory`.
+    DEVICE void load_keys(uint4 (*keys)[2], const u8* rows, const AttentionMemory& memory, int left, int g, int t) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const u16* row = k + (u64)min(first + g + 8 * r, kv_len - 1) * HEAD_DIM + 8 * t;
+            const u8* row = g + 8 * r == left ? (const u8*)memory.key : rows + (g + 8 * r) * ROW_BYTES;
 #pragma unroll
-            for (int c = 0; c < CHUNKS; ++c) loaded.keys[c][r] = load_fresh16(row + 32 * c);
+            for (int c = 0; c < CHUNKS; c += 2) load_pair(keys[c][r], keys[c + 1][r], row, 4 * c + t, 4, g & 1);
         }
     }
-    // k, v: the cache of one KV head; positions 16 tile .. below kv_len; `loaded` has the tile's keys and the first
-    // half of its values, and then those of tile `next`, if it is below `end`. More at once does not fit the registers.
-    DEVICE void take(Loaded& loaded, const u16* k, const u16* v, const AttentionMemory& memory, int tile, int next,
-                     int end, int kv_len) {
-        const int g = lane_id() / 4, t = lane_id() % 4, first = tile * POSITIONS;
-        const bool newest = first + POSITIONS >= kv_len;
-        if (newest) {
-#pragma unroll
-            for (int r = 0; r < 2; ++r)
-                if (first + g + 8 * r == kv_len - 1)
-#pragma unroll
-                    for (int c = 0; c < CHUNKS; ++c) loaded.keys[c][r] = *(const uint4*)(memory.key + 32 * c + 8 * t);
-            put_value(loaded.values[0], memory.value, first, kv_len, 0);
-        }
-        if (HALVES == 2) load_values(loaded.values[1], v, first, kv_len, 1);
-        float s[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    DEVICE void multiply_keys(float* s, const uint4 (*keys)[2]) {
+        float even[4] = {0.0f, 0.0f, 0.0f, 0.0f}, odd[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
         for (int c = 0; c < CHUNKS; ++c) {
-            const uint4 q = *(const uint4*)&memory.query[g][32 * c + 8 * t];
-            const uint4 low = loaded.keys[c][0], high = loaded.keys[c][1];
-            const u32 even[4] = {low.x, high.x, low.y, high.y}, odd[4] = {low.z, high.z, low.w, high.w};
+            const uint4 q = query[c], low = keys[c][0], high = keys[c][1];
+            const u32 a[4] = {low.x, high.x, low.y, high.y}, b[4] = {low.z, high.z, low.w, high.w};
             const u32 first_pair[2] = {q.x, q.y}, second_pair[2] = {q.z, q.w};
-            mma_16x8x16(s, even, first_pair);
-            mma_16x8x16(s, odd, second_pair);
+            mma_16x8x16(even, a, first_pair);
+            mma_16x8x16(odd, b, second_pair);
         }
-        if (next < end) load_keys(loaded, k, next, kv_len);
-        const bool live[2] = {first + g < kv_len, first + g + 8 < kv_len};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[i] = even[i] + odd[i];
+    }
+    // Scores become weights, in pairs as the second product takes them.
+    DEVICE void weigh(u32* weights, float* s, int left, int g) {
+        const bool live[2] = {g <= left, g + 8 <= left};
         float by[2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
@@ -134,41 +133,63 @@ struct Softmax {
             sum[h] = fma_rn(sum[h], by[h], s[h] + s[2 + h]);
         }
         shrink(by);
-        const u32 weights[2] = {transpose_8x8(pack2(s[0], s[1])), transpose_8x8(pack2(s[2], s[3]))};
-        add_half(loaded.values[0], weights, 0);
-        if (next < end) load_values(loaded.values[0], v, next * POSITIONS, kv_len, 0);
-        if (HALVES == 2) {
-            if (newest) put_value(loaded.values[1], memory.value, first, kv_len, 1);
-            add_half(loaded.values[1], weights, 1);
+        weights[0] = transpose_8x8(pack2(s[0], s[1]));
+        weights[1] = transpose_8x8(pack2(s[2], s[3]));
+    }
+    // Values of positions 2t, 2t + 1, 2t + 8 and 2t + 9. What lies behind this token's is no number: weights of zero
+    // would not help.
+    DEVICE void load_values(uint4 (*values)[4], const u8* rows, const AttentionMemory& memory, int left, int g,
+                            int t) {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) {
+            const int position = 2 * t + (r & 1) + 8 * (r >> 1);
+            const u8* row = position >= left ? (const u8*)memory.value : rows + position * ROW_BYTES;
+            if (VECTORS == 2)
+                load_pair(values[0][r], values[VECTORS - 1][r], row, 2 * g, 1, t & 1);
+            else
+                values[0][r] = *(const uint4*)(row + 16 * g);
         }
     }
-    DEVICE void add_half(const uint4* values, const u32* weights, int half) {
-        const u32* rows[4] = {(const u32*)&values[0], (const u32*)&values[1], (const u32*)&values[2],
-                              (const u32*)&values[3]};
+    DEVICE void add_values(const uint4 (*values)[4], const u32* weights) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const u32 a[4] = {low_halves(rows[0][i], rows[1][i]), high_halves(rows[0][i], rows[1][i]),
-                              low_halves(rows[2][i], rows[3][i]), high_halves(rows[2][i], rows[3][i])};
-            mma_16x8x16(acc[4 * half + i], a, weights);
-        }
-    }
-    // First of two warps that share a slot: what it holds; second: what it adds.
-    DEVICE void store(float (*slot)[HEAD_DIM], bool add) {
-        const int g = lane_id() / 4, head = lane_id() % 4 * 2;
-        if (head >= GROUP) return;
-        const bool both = head + 1 < GROUP;
+        for (int j = 0; j < VECTORS; ++j) {
+            const u32* rows[4] = {(const u32*)&values[j][0], (const u32*)&values[j][1], (const u32*)&values[j][2],
+                                  (const u32*)&values[j][3]};
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 16; ++i) {
-            float2* first = (float2*)&slot[head][i / 4 * 64 + 8 * g + 2 * (i % 4)];
-            float2* second = (float2*)((float*)first + HEAD_DIM);
-            float2 a = {acc[i][0], acc[i][2]}, b = {acc[i][1], acc[i][3]};
-            if (add) {
-                a.x += first->x, a.y += first->y;
-                if (both) b.x += second->x, b.y += second->y;
+            for (int i = 0; i < 4; ++i) {
+                const u32 a[4] = {low_halves(rows[0][i], rows[1][i]), high_halves(rows[0][i], rows[1][i]),
+                                  low_halves(rows[2][i], rows[3][i]), high_halves(rows[2][i], rows[3][i])};
+                mma_16x8x16(acc[4 * j + i], a, weights);
             }
-            *first = a;
-            if (both) *second = b;
         }
+    }
+    // What another warp stored joins this one's.
+    DEVICE void join(const float4* slot, const float* other_top, const float* other_sum, int g, int t) {
+        float by[2], other[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const float best = max_nan(top[h], other_top[2 * t + h]);
+            by[h] = exp2_fast(top[h] - best);
+            other[h] = exp2_fast(other_top[2 * t + h] - best);
+            sum[h] = fma_rn(sum[h], by[h], mul_rn(other[h], other_sum[2 * t + h]));
+            top[h] = best;
+        }
+        shrink(by);
+        if (t >= PAIRS) return;
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; ++i) {
+            const float4 v = slot[unit_at(g, i, t)];
+            acc[i][0] += other[0] * v.x, acc[i][1] += other[1] * v.y;
+            acc[i][2] += other[0] * v.z, acc[i][3] += other[1] * v.w;
+        }
+    }
+    DEVICE void store(float4* slot, float* to_top, float* to_sum, int g, int t) {
+        if (g == 0)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) to_top[2 * t + h] = top[h], to_sum[2 * t + h] = sum[h];
+        if (t >= PAIRS) return;
+#pragma unroll
+        for (int i = 0; i < ELEMENTS; ++i) slot[unit_at(g, i, t)] = {acc[i][0], acc[i][1], acc[i][2], acc[i][3]};
     }
 };
 
@@ -191,122 +212,171 @@ DEVICE void load_token(AttentionMemory& memory, const float* x, const Step& s, c
 }
 
 // Each block of a group joins its slice of the elements over all pieces, in the order of the splits. What it reads are
-// shared words as well, so it waits for them alone. `wait` is false where all pieces ran in earlier launches or turns.
-DEVICE float load_part(const float* from, u32 turn) {
-    u32 word;
-    do word = load_relaxed(from);
-    while ((word & 1) != turn);
-    return int_as_float(word);
-}
+// shared words as well, so it waits for them alone: every word is asked for before the first is looked at.
 DEVICE void join_slice(const Phase& p, const Piece& piece, AttentionMemory& memory, int most, const float* part_acc,
                        const float* part_ml, u32 turn) {
-    const int elements = GROUP * HEAD_DIM;
-    const int first = elements * piece.split / piece.live, end = elements * (piece.split + 1) / piece.live;
-    const int h0 = first / HEAD_DIM, heads = (end - 1) / HEAD_DIM - h0 + 1;
-    for (int i = threadIdx.x; i < 2 * heads * piece.live; i += THREADS) {
-        const int h = h0 + (i >> 1) / piece.live, split = (i >> 1) % piece.live;
-        const float v = load_part(part_ml + 2 * ((u64)(piece.head0 + h) * most + split) + (i & 1), turn);
-        (i & 1 ? memory.part_sum : memory.part_top)[h][split] = v;
+    const int elements = GROUP * HEAD_DIM, each = (PART_WORDS + THREADS - 1) / THREADS;
+    const int first = elements * piece.split / piece.live, count = elements * (piece.split + 1) / piece.live - first;
+    const int h0 = first / HEAD_DIM, heads = (first + count - 1) / HEAD_DIM - h0 + 1;
+    const float* from[each];
+    u32 words[each];
+#pragma unroll
+    for (int k = 0; k < each; ++k) {
+        const int i = min((int)threadIdx.x + k * THREADS, count * piece.live - 1), e = first + i % count;
+        const u64 row = (u64)(piece.head0 + e / HEAD_DIM) * most + i / count;
+        from[k] = part_acc + row * HEAD_DIM + e % HEAD_DIM;
+        words[k] = load_relaxed(from[k]);
     }
-    // eight lanes an element, each a part of the splits
-    const int lanes = 8, lane = threadIdx.x % lanes;
+    // maxima and sums, by the last threads: they have the fewest words above
+    for (int i = THREADS - 1 - threadIdx.x; i < 2 * heads * piece.live; i += THREADS) {
+        const int h = h0 + (i >> 1) / piece.live, split = (i >> 1) % piece.live;
+        const float* at = part_ml + 2 * ((u64)(piece.head0 + h) * most + split) + (i & 1);
+        u32 word;
+        do word = load_relaxed(at);
+        while ((word & 1) != turn);
+        (i & 1 ? memory.part_sum : memory.part_top)[h][split] = int_as_float(word);
+    }
+#pragma unroll
+    for (int k = 0; k < each; ++k) {
+        while ((words[k] & 1) != turn) words[k] = load_relaxed(from[k]);
+        const int i = (int)threadIdx.x + k * THREADS;
+        if (i < count * piece.live) memory.parts[i] = int_as_float(words[k]);
+    }
     sync_first<THREADS>();
-    for (int base = first; base < end; base += THREADS / lanes) {  // whole warps shuffle
-        const int e = min(base + (int)threadIdx.x / lanes, end - 1), h = e / HEAD_DIM, d = e % HEAD_DIM;
-        const float* from = part_acc + (u64)(piece.head0 + h) * most * HEAD_DIM + d;
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+        const int h = (first + i) / HEAD_DIM;
         float top = NO_SCORE, total = 0.0f, acc = 0.0f;
-        for (int i = lane; i < piece.live; i += lanes) top = max_nan(top, memory.part_top[h][i]);
-        top = max_nan(top, shuffle_xor(top, 4));
-        top = max_nan(top, shuffle_xor(top, 2));
-        top = max_nan(top, shuffle_xor(top, 1));
-        for (int i = lane; i < piece.live; i += lanes) {
-            const float weight = exp2_fast(memory.part_top[h][i] - top);
-            total = fma_rn(weight, memory.part_sum[h][i], total);
-            acc = fma_rn(weight, load_part(from + (u64)i * HEAD_DIM, turn), acc);
+        for (int split = 0; split < piece.live; ++split) top = max_nan(top, memory.part_top[h][split]);
+#pragma unroll 4
+        for (int split = 0; split < piece.live; ++split) {
+            const float weight = exp2_fast(memory.part_top[h][split] - top);
+            total = fma_rn(weight, memory.part_sum[h][split], total);
+            acc = fma_rn(weight, memory.parts[split * count + i], acc);
         }
-        acc = warp_sum<8>(acc);
-        total = warp_sum<8>(total);
-        if (lane == 0 && base + (int)threadIdx.x / lanes < end)
-            share(p.shared + (piece.head0 + h) * HEAD_DIM + d, mul_rn(acc, reciprocal(total)), turn);
+        share(p.shared + piece.head0 * HEAD_DIM + first + i, mul_rn(acc, reciprocal(total)), turn);
+    }
+}
+
+// A head pair's two neighbouring elements, over what the warps stored.
+DEVICE void join_slots(float4& acc, float* top, float* total, const AttentionMemory& memory, int slots, int unit,
+                       int t) {
+    top[0] = top[1] = NO_SCORE;
+    for (int w = 0; w < slots; ++w)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) top[h] = max_nan(top[h], memory.top[w][2 * t + h]);
+    acc = {0.0f, 0.0f, 0.0f, 0.0f};
+    total[0] = total[1] = 0.0f;
+#pragma unroll 4
+    for (int w = 0; w < slots; ++w) {
+        const float by[2] = {exp2_fast(memory.top[w][2 * t] - top[0]), exp2_fast(memory.top[w][2 * t + 1] - top[1])};
+        const float4 v = memory.slots[w][unit];
+        acc.x = fma_rn(by[0], v.x, acc.x), acc.y = fma_rn(by[1], v.y, acc.y);
+        acc.z = fma_rn(by[0], v.z, acc.z), acc.w = fma_rn(by[1], v.w, acc.w);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) total[h] = fma_rn(by[h], memory.sum[w][2 * t + h], total[h]);
     }
 }
 
 DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, AttentionMemory& memory, int most,
-                         float* part_acc, float* part_ml, bool wait, Turn turn, u64* stamp) {
-    const int warp = warp_id(), lane = lane_id(), kv_len = s.position + 1, tiles = piece.end - piece.begin;
-    const u64 cache = (u64)piece.kv_head * s.capacity * HEAD_DIM;
-    const u16 *k = p.k + cache, *v = p.v + cache;
+                         float* part_acc, float* part_ml, bool wait, Turn turn, u64* stamp, Intake& intake) {
+    const int warp = intake.warp, lane = lane_id(), g = lane / 4, t = lane % 4, tiles = piece.end - piece.begin;
     Softmax mine;
     mine.open();
-    Softmax::Loaded loaded;
-    int tile = piece.begin + warp;
-    if (warp < tiles) {  // earlier tokens' do not depend on this step
-        Softmax::load_keys(loaded, k, tile, kv_len);
-        Softmax::load_values(loaded.values[0], v, tile * POSITIONS, kv_len, 0);
-    }
     load_token(memory, p.x, s, piece, wait, turn.in);
     sync_first<THREADS>();
     if (stamp) *stamp = global_time();
-    for (; tile < piece.end; tile += WARPS)
-        mine.take(loaded, k, v, memory, tile, tile + WARPS, piece.end, kv_len);
+    mine.load_query(memory, g, t);
+#pragma unroll 1
+    for (int first = 0; first < tiles; first += WARPS) {
+        const bool live = first + warp < tiles;
+        const int left = s.position - (piece.begin + first + warp) * POSITIONS;
+        u32 weights[2];
+        if (live) {
+            uint4 keys[CHUNKS][2];
+            mine.load_keys(keys, intake.wait(CACHE_RECORD), memory, left, g, t);
+            intake.done(lane);
+            float scores[4];
+            mine.multiply_keys(scores, keys);
+            mine.weigh(weights, scores, left, g);
+            uint4 values[VECTORS][4];
+            mine.load_values(values, intake.wait(CACHE_RECORD), memory, left, g, t);
+            intake.done(lane);
+            mine.add_values(values, weights);
+        } else {  // whoever does not look at a round must not be a ring ahead of those who do
+            intake.wait(CACHE_RECORD);
+            intake.done(lane);
+            intake.wait(CACHE_RECORD);
+            intake.done(lane);
+        }
+    }
     const int busy = min(tiles, WARPS), slots = min(busy, SLOTS);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         mine.sum[h] += shuffle_xor(mine.sum[h], 4);
         mine.sum[h] += shuffle_xor(mine.sum[h], 8);
         mine.sum[h] += shuffle_xor(mine.sum[h], 16);
-        if (lane < 4) memory.top[warp][2 * lane + h] = mine.top[h];
     }
+    if (busy > SLOTS) {
+        if (warp >= SLOTS && warp < busy)
+            mine.store(memory.slots[warp - SLOTS], memory.top[warp], memory.sum[warp], g, t);
+        sync_first<THREADS>();
+        if (warp + SLOTS < busy)
+            mine.join(memory.slots[warp], memory.top[warp + SLOTS], memory.sum[warp + SLOTS], g, t);
+    }
+    if (warp < slots) mine.store(memory.slots[warp], memory.top[warp], memory.sum[warp], g, t);
     sync_first<THREADS>();
-    if (warp < busy) {
-        float by[2];
+    for (int i = threadIdx.x; i < UNITS; i += THREADS) {
+        const int pair = i / (8 * ELEMENTS), e = i % (8 * ELEMENTS);  // neighbouring threads, neighbouring elements
+        float4 acc;
+        float top[2], total[2];
+        join_slots(acc, top, total, memory, slots, unit_at(e / ELEMENTS, e % ELEMENTS, pair), pair);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const int head = lane % 4 * 2 + h;
-            float top = mine.top[h];
-#pragma unroll 4
-            for (int w = 0; w < busy; ++w) top = max_nan(top, memory.top[w][head]);
-            by[h] = exp2_fast(mine.top[h] - top);
-            if (lane < 4) memory.sum[warp][head] = mine.sum[h] * by[h];
-        }
-        mine.shrink(by);
-        if (warp >= SLOTS) mine.store(memory.slots[warp - SLOTS], false);
-    }
-    if (busy > SLOTS) sync_first<THREADS>();
-    if (warp < slots) mine.store(memory.slots[warp], warp + SLOTS < busy);
-    sync_first<THREADS>();
-    for (int e = threadIdx.x; e < GROUP * HEAD_DIM; e += THREADS) {
-        const int h = e / HEAD_DIM, d = e % HEAD_DIM;
-        float acc = 0.0f, total = 0.0f, top = NO_SCORE;
-#pragma unroll 4
-        for (int i = 0; i < slots; ++i) acc += memory.slots[i][h][d];
-#pragma unroll 4
-        for (int w = 0; w < busy; ++w) total += memory.sum[w][h];
-        if (piece.live == 1) {
-            share(p.shared + (piece.head0 + h) * HEAD_DIM + d, mul_rn(acc, reciprocal(total)), turn.out);
-            continue;
-        }
-        const u64 part = (u64)(piece.head0 + h) * most + piece.split;
-        share(part_acc + part * HEAD_DIM + d, acc, turn.out);
-        if (d == 0) {
-            for (int w = 0; w < busy; ++w) top = max_nan(top, memory.top[w][h]);
-            share(part_ml + 2 * part, top, turn.out);
-            share(part_ml + 2 * part + 1, total, turn.out);
+            const int head = piece.head0 + 2 * pair + h;
+            float2 v = h ? float2{acc.y, acc.w} : float2{acc.x, acc.z};
+            if (2 * pair + h >= GROUP) break;
+            if (piece.live == 1) {
+                const float inverse = reciprocal(total[h]);
+                v = {mul_rn(v.x, inverse), mul_rn(v.y, inverse)};
+                share2(p.shared + head * HEAD_DIM + 2 * e, v, turn.out);
+                continue;
+            }
+            const u64 part = (u64)head * most + piece.split;
+            share2(part_acc + part * HEAD_DIM + 2 * e, v, turn.out);
+            if (e == 0) share2(part_ml + 2 * part, {top[h], total[h]}, turn.out);
         }
     }
     if (piece.live > 1) join_slice(p, piece, memory, most, part_acc, part_ml, turn.out);
+}
+
+// What of the cache a block attends to, on its way through the ring: the same pieces in the same order as `attend`.
+DEVICE void fetch_cache(Fetch& fetch, const Stream& stream, const Piece& own, int heads, int kv_heads, int capacity,
+                        int position) {
+    const int groups = heads / GROUP, most = most_splits(groups, gridDim.x);
+    Piece piece = own;
+    for (int item = blockIdx.x; piece.split < piece.live;) {
+        const u64 from = ((u64)piece.kv_head * capacity + piece.begin * POSITIONS) * ROW_BYTES;
+        const int tiles = piece.end - piece.begin;
+        // this token's own rows are being written
+        const int bytes = min(tiles * CACHE_RECORD, (position - piece.begin * POSITIONS) * ROW_BYTES);
+        fetch.cache(stream.weights[0] + from, stream.weights[1] + from, tiles, CACHE_RECORD, bytes, stream.shallow);
+        item += gridDim.x;
+        if (item >= groups * most) return;
+        piece = piece_of(item, groups, gridDim.x, position + 1, heads / kv_heads);
+    }
 }
 
 // p.x f32 [heads + 2 kv_heads][HEAD_DIM], p.shared f32 [heads][HEAD_DIM]; part_acc f32 [heads][most_splits][HEAD_DIM],
 // part_ml f32 [heads][most_splits][2]; own: the block's first piece, the same in every layer. A block with several
 // pieces would wait for its own: then nothing is split.
 DEVICE void attend(const Phase& p, const Step& s, const Piece& own, u8* memory, float* part_acc, float* part_ml,
-                   bool wait, Turn turn, u64* stamp) {
+                   bool wait, Turn turn, u64* stamp, Intake& intake) {
     if (stamp) *stamp = global_time();
     const int groups = s.heads / GROUP, most = most_splits(groups, gridDim.x);
     Piece piece = own;
     for (int item = blockIdx.x; piece.split < piece.live;) {
-        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, wait, turn, stamp);
+        attend_piece(p, s, piece, *(AttentionMemory*)memory, most, part_acc, part_ml, wait, turn, stamp,
+                     intake);
         item += gridDim.x;
         if (item >= groups * most) return;
         sync_first<THREADS>();

@@ -25,18 +25,14 @@ DEVICE int dp4a_unsigned(u32 a, u32 b, int c) {
     return sum;
 }
 DEVICE void sync_warp() { __syncwarp(); }
+// The same value, in a register of its own, for a whole warp: a shuffle from the lane itself, which the compiler does
+// not see through. It would read special registers again in every loop instead.
+DEVICE int keep(int v) { return __shfl_sync(FULL_MASK, v, lane_id()); }
 // All threads of the first `count`, a multiple of 32; the rest of the block goes its own way.
 template <int count> DEVICE void sync_first() { asm volatile("bar.sync 1, %0;" ::"n"(count) : "memory"); }
 // Memory that other blocks write while this kernel runs: read from L2, never from a stale L1 line.
 DEVICE float load_fresh(const float* p) { return __ldcg(p); }
 DEVICE float4 load_fresh4(const float* p) { return __ldcg((const float4*)p); }
-DEVICE uint4 load_fresh16(const void* p) {
-    uint4 v;
-    asm volatile("ld.global.cg.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
 
 // --- programmatic dependent launch ---
 
@@ -50,6 +46,9 @@ DEVICE void dependency_release() { asm volatile("griddepcontrol.launch_dependent
 // One word that other blocks look at; it carries all they need, so it orders nothing else.
 DEVICE void store_relaxed(u32* p, u32 value) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(value) : "memory");
+}
+DEVICE void store_relaxed8(void* p, uint2 value) {
+    asm volatile("st.relaxed.gpu.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(value.x), "r"(value.y) : "memory");
 }
 DEVICE u32 load_relaxed(const void* p) {
     u32 value;
@@ -79,11 +78,15 @@ DEVICE u64 global_time() {
 // --- bulk copies into shared memory, completing on a barrier ---
 
 DEVICE u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-DEVICE void barrier_init(u64* barrier, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+// Barriers by their address, worked out once.
+typedef u32 Barrier;
+DEVICE Barrier barrier_at(u64* barrier) { return (Barrier)keep((int)shared_address(barrier)); }
+DEVICE Barrier barrier_next(Barrier first, int i) { return first + 8 * i; }
+DEVICE void barrier_init(Barrier barrier, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-DEVICE void barrier_arrive(u64* barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+DEVICE void barrier_arrive(Barrier barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 // Makes the barriers that this thread initialized visible to the copy engine.
 DEVICE void barrier_publish() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
@@ -91,25 +94,25 @@ DEVICE void barrier_publish() { asm volatile("fence.mbarrier_init.release.cluste
 // Weights are read once a step: they leave L2 first, so that activations and KV stay. The cache policy that
 // createpolicy.fractional.L2::evict_first makes for all accesses.
 #define STREAMING 0x12f0000000000000ull
+#define KEPT 0x1000000000000000ull  // of normal priority, as createpolicy.fractional.L2::evict_normal makes it
 // One thread; `bytes` and both addresses are multiples of 16. The copy is one arrival; without bytes only that.
-DEVICE void bulk_copy(void* to, const void* from, int bytes, u64* barrier, u64 policy) {
-    const u32 done = shared_address(barrier);
+DEVICE void bulk_copy(void* to, const void* from, int bytes, Barrier barrier, u64 policy) {
     if (bytes == 0) return barrier_arrive(barrier);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(done), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
             "r"(shared_address(to)),
-        "l"(from), "r"(bytes), "r"(done), "l"(policy)
+        "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
         : "memory");
 }
-DEVICE void barrier_wait(u64* barrier, u32 parity) {
+DEVICE void barrier_wait(Barrier barrier, u32 parity) {
     asm volatile(
         "{\n"
         ".reg .pred done;\n"
         "again:\n"
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@!done bra again;\n"
-        "}\n" ::"r"(shared_address(barrier)),
+        "}\n" ::"r"(barrier),
         "r"(parity)
         : "memory");
 }
@@ -136,7 +139,11 @@ DEVICE u32 transpose_8x8(u32 pair) {
 DEVICE u32 low_halves(u32 first, u32 second) { return __byte_perm(first, second, 0x5410); }
 DEVICE u32 high_halves(u32 first, u32 second) { return __byte_perm(first, second, 0x7632); }
 DEVICE u32 byte_of(u32 word, int i) { return __byte_perm(word, 0, 0x4440 + i); }
-DEVICE int signed_byte_of(u32 word, int i) { return (int)(word << (24 - 8 * i)) >> 24; }
+DEVICE int signed_byte_of(u32 word, int i) {
+    int value;  // a selector's high bit repeats the sign of its byte
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(value) : "r"(word), "r"(i | (8 + i) * 0x1110));
+    return value;
+}
 
 #else
 #include "host_fast.h"

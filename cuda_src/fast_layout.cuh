@@ -36,6 +36,11 @@ struct Turn {
 DEVICE u32 with_turn(u32 word, u32 turn) { return (word & ~1u) | turn; }
 DEVICE void share(float* to, float value, u32 turn) { store_relaxed((u32*)to, with_turn(float_as_int(value), turn)); }
 
+// Two words at an even place; each shows its own turn.
+DEVICE void share2(float* to, float2 value, u32 turn) {
+    store_relaxed8(to, uint2{with_turn(float_as_int(value.x), turn), with_turn(float_as_int(value.y), turn)});
+}
+
 DEVICE bool in_turn(uint4 v, u32 turn) {
     return ((v.x & v.y & v.z & v.w & 1) == turn) && (((v.x | v.y | v.z | v.w) & 1) == turn);
 }

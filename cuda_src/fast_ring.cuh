@@ -1,5 +1,6 @@
-// Weights on their way into a block: one thread streams the block's records through a ring in shared memory, a round of
-// one record a warp at a time. Weights never depend on activations, so the ring fills while the block waits for others.
+// Weights and earlier tokens' keys and values on their way into a block: one thread streams the block's records through
+// a ring in shared memory, a round of one record a warp at a time. None of them depends on this step's activations, so
+// the ring fills while the block waits for others.
 #pragma once
 #include "tile.cuh"
 
@@ -14,13 +15,14 @@
 #define SHALLOW 2
 #endif
 #ifndef DEEP
-#define DEEP 5
+#define DEEP 7
 #endif
-// What a phase streams: records of at most two segments.
+#define CACHE -2  // in place of a segment: k and v of a layer
+// What a phase streams: records of at most two segments, or of the KV cache.
 struct Stream {
-    const u8* weights[2];
-    int segment[2];  // index of a segment, or -1
-    int shallow;     // rounds of each segment that are fetched around a dependency
+    const u8* weights[2];  // or the layer's k and v
+    int segment[2];        // index of a segment, CACHE, or -1
+    int shallow;           // rounds of each segment, or of the cache, that are fetched around a dependency
     int unused;
 };
 
@@ -38,61 +40,47 @@ DEVICE Share share_of(const Segment& segment, int block, int blocks) {
     return {tile, end - tile, (end - tile) * segment.steps};
 }
 
-// A group's records that would cross the end of the ring start at its beginning; both sides skip the same bytes.
-struct Places {
-    int bytes, at;
-    DEVICE int skip(int size) const { return at + size > bytes ? bytes - at : 0; }
-    DEVICE int take(int size) {
-        const int from = at + size > bytes ? 0 : at;
-        at = from + size;
-        return from;
-    }
-};
+#define BARRIERS (ROUNDS * (GROUPS + 1))
+#define PLACES_BYTES 128  // ROUNDS × GROUPS words, rounded up so that the ring stays aligned
 
 struct Ring {
     u8* base;
-    u64 (*full)[GROUPS];  // [ROUNDS], one arrival and the bytes of a copy
-    u64* empty;           // [ROUNDS], one arrival a warp
+    int* places;  // [ROUNDS][GROUPS]: where a group's records of a round begin; written before their copy is asked for
+    Barrier first;
+
+    // Of a copy: one arrival, and its bytes. Of a round's memory: one arrival a warp.
+    DEVICE Barrier full(u32 round, int group) const {
+        return barrier_next(first, round % ROUNDS * GROUPS + group);
+    }
+    DEVICE Barrier empty(u32 round) const { return barrier_next(first, ROUNDS * GROUPS + round % ROUNDS); }
+    DEVICE static u32 parity(u32 round) { return round / ROUNDS & 1; }
 
     // One thread, before anyone waits.
     DEVICE void open() const {
         for (int i = 0; i < ROUNDS; ++i) {
-            for (int g = 0; g < GROUPS; ++g) barrier_init(&full[i][g], 1);
-            barrier_init(empty + i, WARPS);
+            for (int g = 0; g < GROUPS; ++g) barrier_init(full(i, g), 1);
+            barrier_init(empty(i), WARPS);
         }
         barrier_publish();
     }
 };
 
-// Records of group g in a round that has `left` records from its first on.
-DEVICE int in_group(int left, int g) { return max(0, min(left - g * GROUP_WARPS, GROUP_WARPS)); }
-
 // The multiplying side; every lane of a warp holds the same values.
 struct Intake {
     Ring ring;
-    Places places;
     u32 round;
+    int warp;
 
-    // Where this warp's record of a round with `left` records to come goes.
-    DEVICE int place(int left, int record) {
-        const int warp = warp_id();
-        int mine = 0;
-#pragma unroll
-        for (int g = 0; g < GROUPS; ++g) {
-            const int from = places.take(in_group(left, g) * record);
-            if (g == warp / GROUP_WARPS) mine = from;
-        }
-        return mine + warp % GROUP_WARPS * record;
+    // This warp's record of the round.
+    DEVICE const u8* wait(int record) const {
+        const int group = warp / GROUP_WARPS;
+        barrier_wait(ring.full(round, group), Ring::parity(round));
+        return ring.base + ring.places[round % ROUNDS * GROUPS + group] + warp % GROUP_WARPS * record;
     }
-    DEVICE const u8* wait(int left, int record) {
-        const int at = place(left, record);
-        barrier_wait(&ring.full[round % ROUNDS][warp_id() / GROUP_WARPS], round / ROUNDS & 1);
-        return ring.base + at;
-    }
-    // What `wait` gave is in registers, in every lane.
+    // What `wait` gave is in registers, in every lane; or the round has no record for this warp.
     DEVICE void done(int lane) {
         sync_warp();
-        if (lane == 0) barrier_arrive(ring.empty + round % ROUNDS);
+        if (lane == 0) barrier_arrive(ring.empty(round));
         ++round;
     }
 };
@@ -100,14 +88,14 @@ struct Intake {
 // The fetching side, one thread: all records of the block, phase after phase.
 struct Fetch {
     Ring ring;
-    Places places;
+    int bytes, at;
     u32 round, oldest, copies;
     u32 asked, freed;         // bytes, skipped ones included
     u32 ends[ROUNDS];         // `asked` after each round in the ring
 
     DEVICE void wait_for_room(int size) {
-        while (asked + size - freed > (u32)places.bytes || round - oldest == ROUNDS) {
-            barrier_wait(ring.empty + oldest % ROUNDS, oldest / ROUNDS & 1);
+        while (asked + size - freed > (u32)bytes || round - oldest == ROUNDS) {
+            barrier_wait(ring.empty(oldest), Ring::parity(oldest));
             freed = ends[oldest % ROUNDS];
             ++oldest;
         }
@@ -115,23 +103,39 @@ struct Fetch {
     DEVICE void wait_for_landing(u32 most) {
         if (copies < most) return;
         const u32 old = copies - most, in = old / GROUPS;
-        barrier_wait(&ring.full[in % ROUNDS][old % GROUPS], in / ROUNDS & 1);
+        barrier_wait(ring.full(in, old % GROUPS), Ring::parity(in));
+    }
+    // A round: `bytes` from `from` on, of which a group takes those of its warps' records.
+    DEVICE void send(const u8* from, int bytes, int record, u32 most, u64 policy) {
+#pragma unroll 1
+        for (int g = 0; g < GROUPS; ++g) {
+            const int before = g * GROUP_WARPS * record, size = max(0, min(bytes - before, GROUP_WARPS * record));
+            // records that would cross the end of the ring start at its beginning
+            const bool wrap = at + size > this->bytes;
+            const int skip = wrap ? this->bytes - at : 0;
+            wait_for_room(skip + size);
+            asked += skip + size;
+            if (wrap) at = 0;
+            ring.places[round % ROUNDS * GROUPS + g] = at;
+            wait_for_landing(most);
+            bulk_copy(ring.base + at, from + before, size, ring.full(round, g), policy);
+            at += size;
+            ++copies;
+        }
+        ends[round % ROUNDS] = asked;
+        ++round;
     }
     DEVICE void segment(const u8* from, int records, int record, int shallow) {
-        for (int first = 0; first < records; first += WARPS) {
-#pragma unroll 1
-            for (int g = 0; g < GROUPS; ++g) {
-                const int size = in_group(records - first, g) * record, skip = places.skip(size);
-                wait_for_room(skip + size);
-                asked += skip + size;
-                const int at = places.take(size);
-                wait_for_landing(first < shallow * WARPS ? SHALLOW : DEEP);
-                bulk_copy(ring.base + at, from, size, &ring.full[round % ROUNDS][g], STREAMING);
-                from += size;
-                ++copies;
-            }
-            ends[round % ROUNDS] = asked;
-            ++round;
+        for (int first = 0; first < records; first += WARPS, from += WARPS * record)
+            send(from, min(records - first, WARPS) * record, record, first < shallow * WARPS ? SHALLOW : DEEP,
+                 STREAMING);
+    }
+    // Rows of the cache, a round of keys and one of values alternately: `records` records of which `bytes` exist.
+    DEVICE void cache(const u8* k, const u8* v, int records, int record, int bytes, int shallow) {
+        for (int i = 0; i < 2 * ((records + WARPS - 1) / WARPS); ++i) {
+            const int before = (i >> 1) * WARPS * record;
+            send((i & 1 ? v : k) + before, min(bytes - before, WARPS * record), record, i < shallow ? SHALLOW : DEEP,
+                 KEPT);
         }
     }
 };

@@ -10,49 +10,58 @@
 
 // One segment: this warp's records, multiplied as they arrive. Partial sums go to partials[record][TILE_ROWS], records
 // numbered step by step (step × tiles + tile); a warp takes neighbours, so its activations change seldom.
-template <class Tile> DEVICE void multiply(const Share& share, const u8* image, float* partials, Intake& intake) {
-    const int lane = lane_id(), unit = lane & 3, warp = warp_id();
+template <class Tile>
+DEVICE void multiply(const Share& share, const u8* image, float* partials, Intake& intake, int lane) {
+    const int unit = lane & 3, warp = intake.warp;
     const int each = share.records / WARPS, more = share.records % WARPS;
-    int record = warp * each + min(warp, more), left = share.records;
+    int record = warp * each + min(warp, more);
     const int last = record + each + (warp < more);
     int step = record < last ? record / share.tiles : 0;
     float* to = partials + record * TILE_ROWS + (lane >> 2);
 #pragma unroll 1
     while (record < last) {
         Activations x;
-        x.load(image + step * IMAGE_BYTES, unit);
+        x.template load<Tile::OFFSET>(image + step * IMAGE_BYTES, unit);
         const int end = min(++step * share.tiles, last);
 #pragma unroll 1
         for (; record < end; ++record) {
             Tile weights;
-            weights.load(intake.wait(left, Tile::RECORD), lane);
+            weights.load(intake.wait(Tile::RECORD), lane);
             intake.done(lane);
             float sum = weights.dot(x, lane);
             sum = add_rn(sum, shuffle_xor(sum, 1));
             sum = add_rn(sum, shuffle_xor(sum, 2));
             if (unit == 0) *to = sum;
             to += TILE_ROWS;
-            left -= WARPS;
         }
     }
-    if (left > 0) {  // the last round has no record for this warp
-        intake.place(left, Tile::RECORD);
-        intake.done(lane);
-    }
+    if (more && warp >= more) intake.done(lane);  // the last round has no record for this warp
 }
 
-DEVICE void multiply_any(int format, const Share& share, const u8* image, float* partials, Intake& intake) {
-    if ((FORMATS & 1) && format == 0) multiply<TileQ4K>(share, image, partials, intake);
-    if ((FORMATS & 2) && format == 1) multiply<TileQ6K>(share, image, partials, intake);
-    if ((FORMATS & 4) && format == 2) multiply<TileQ50>(share, image, partials, intake);
-    if ((FORMATS & 8) && format == 3) multiply<TileQ80>(share, image, partials, intake);
+DEVICE void multiply_any(int format, const Share& share, const u8* image, float* partials, Intake& intake,
+                         int lane) {
+    if ((FORMATS & 1) && format == 0) multiply<TileQ4K>(share, image, partials, intake, lane);
+    if ((FORMATS & 2) && format == 1) multiply<TileQ6K>(share, image, partials, intake, lane);
+    if ((FORMATS & 4) && format == 2) multiply<TileQ50>(share, image, partials, intake, lane);
+    if ((FORMATS & 8) && format == 3) multiply<TileQ80>(share, image, partials, intake, lane);
 }
 
-// All of a launch's weights, by one thread.
+// All that a launch streams, by one thread.
 DEVICE void fetch_all(Ring ring, int ring_bytes, const Stream* streams, int phases, const Segment* segments,
-                      const Share* shares) {
-    Fetch fetch = {ring, {ring_bytes, 0}};
-    for (int i = 0; i < phases; ++i)
+                      const Share* shares, const int* state, int heads, int kv_heads, int capacity) {
+    Fetch fetch = {ring, ring_bytes};
+    int position = -1;
+    Piece own;
+    for (int i = 0; i < phases; ++i) {
+        if (streams[i].segment[0] == CACHE) {
+            if (position < 0) {  // weights are there from the beginning; the cache is what earlier launches made it
+                dependency_wait();
+                position = (int)load_relaxed(state);
+                own = piece_of(blockIdx.x, heads / GROUP, gridDim.x, position + 1, heads / kv_heads);
+            }
+            fetch_cache(fetch, streams[i], own, heads, kv_heads, capacity, position);
+            continue;
+        }
 #pragma unroll 1
         for (int part = 0; part < 2; ++part) {
             const int which = streams[i].segment[part];
@@ -61,6 +70,7 @@ DEVICE void fetch_all(Ring ring, int ring_bytes, const Stream* streams, int phas
             const u64 before = (u64)shares[which].tile * segment.steps * segment.record;
             fetch.segment(streams[i].weights[part] + before, shares[which].records, segment.record, streams[i].shallow);
         }
+    }
 }
 
 DEVICE void hold(Phase& to, const Phase* from) {
@@ -79,20 +89,20 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
               int image_steps, int most_pairs, int heads, int kv_heads, int capacity, int interleaved, int turns,
               float eps, float scale) {
     DYNAMIC_SHARED(memory);
-    __shared__ u64 full[ROUNDS][GROUPS], empty[ROUNDS];
+    __shared__ u64 barriers[BARRIERS];
     __shared__ __align__(16) Phase held[2];  // this phase and the next: too many registers otherwise
     __shared__ __align__(16) float squares[WARPS];
     __shared__ Piece piece;
     __shared__ float values[WARPS];
     __shared__ int indices[WARPS];
-    const int lane = lane_id(), warp = warp_id(), count = last - first;
-    u8* at = memory + ring_bytes;
+    const int lane = keep(lane_id()), warp = keep(warp_id()), count = last - first;
+    u8* at = memory + PLACES_BYTES + ring_bytes;
     const Scratch scratch = {at, (float*)(at + image_steps * IMAGE_BYTES), squares};
     Stream* my_streams = (Stream*)(at + scratch_bytes);
     Segment* my_segments = (Segment*)(my_streams + count);
     float2* angles = (float2*)(my_segments + segment_count);
     Share* shares = (Share*)(angles + most_pairs);
-    const Ring ring = {memory, full, empty};
+    const Ring ring = {memory + PLACES_BYTES, (int*)memory, barrier_at(barriers)};
 
     for (int i = threadIdx.x; i < count; i += THREADS + WARP) my_streams[i] = streams[first + i];
     for (int i = threadIdx.x; i < segment_count; i += THREADS + WARP) my_segments[i] = segments[i];
@@ -101,10 +111,11 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
     if (threadIdx.x == THREADS) ring.open();
     __syncthreads();
     if (warp == WARPS) {
-        if (lane == 0) fetch_all(ring, ring_bytes, my_streams, count, my_segments, shares);
+        if (lane == 0)
+            fetch_all(ring, ring_bytes, my_streams, count, my_segments, shares, state, heads, kv_heads, capacity);
         return;
     }
-    Intake intake = {ring, {ring_bytes, 0}, 0};
+    Intake intake = {ring, 0, warp};
     if (lane == 0) values[warp] = LOWEST, indices[warp] = 0;
     dependency_release();
     dependency_wait();
@@ -128,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
         const Turn turn = {base ^ ((p.flags & IN_ODD) != 0), base ^ ((p.flags & OUT_ODD) != 0)};
         u64* stamp = stamps && threadIdx.x == 0 ? stamps + ((u64)(first + i) * gridDim.x + blockIdx.x) * 2 : nullptr;
         if (p.operation == ATTEND) {
-            attend(p, step, piece, scratch.image, part_acc, part_ml, wait, turn, stamp);
+            attend(p, step, piece, scratch.image, part_acc, part_ml, wait, turn, stamp, intake);
         } else {
             const Stream& stream = my_streams[i];
             float aside[2];
@@ -151,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS + WARP, 1)
                 if (which < 0) break;
                 const Share share = shares[which];
                 float* partials = scratch.partials + records * TILE_ROWS;
-                multiply_any(my_segments[which].format, share, scratch.image, partials, intake);
+                multiply_any(my_segments[which].format, share, scratch.image, partials, intake, lane);
                 records += share.tiles * my_segments[which].steps;
             }
             sync_first<THREADS>();

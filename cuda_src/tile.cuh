@@ -20,14 +20,15 @@ DEVICE int steps_of(int cols) { return (cols + STEP - 1) / STEP; }
 #define IMAGE_SCALES 512
 #define IMAGE_SUMS 576
 
-// One lane's 128 activations: four 32s of q (two vectors each) and their scales; sums of each 16 as integers, and of
-// each 32 as numbers. A format uses one kind of sum; the compiler drops the other.
+// One lane's 128 activations: four 32s of q (two vectors each) and their scales; their sums times the scale, of each
+// 32; and `offset` times the sum of each 16, to start a dot product of weights stored with that offset. A format uses
+// one kind of sum; the compiler drops the other.
 struct Activations {
     uint4 q[8];
     float scale[4], total[4];
-    int sum[8];
+    int start[8];
 
-    DEVICE void load(const u8* image, int unit) {
+    template <int offset> DEVICE void load(const u8* image, int unit) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) q[i] = *(const uint4*)(image + (i * 4 + unit) * 16);
         const float4 s = *(const float4*)(image + IMAGE_SCALES + unit * 16);
@@ -36,9 +37,10 @@ struct Activations {
         const u32 pairs[4] = {n.x, n.y, n.z, n.w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            sum[2 * j] = (int)(pairs[j] << 16) >> 16;
-            sum[2 * j + 1] = (int)pairs[j] >> 16;
-            total[j] = mul_rn(scale[j], (float)(sum[2 * j] + sum[2 * j + 1]));
+            const int low = (int)(pairs[j] << 16) >> 16, high = (int)pairs[j] >> 16;
+            start[2 * j] = offset * low;
+            start[2 * j + 1] = offset * high;
+            total[j] = mul_rn(scale[j], (float)(low + high));
         }
     }
 };
@@ -56,11 +58,12 @@ DEVICE u16 spare_bits(u32 low, u32 high) {
     return (u16)((low >> 6 & pairs) * gather >> 24 | (high >> 6 & pairs) * gather >> 24 << 8);
 }
 
-// Each format: RECORD bytes of a record; load, from a record in shared memory to registers; dot, the lane's share of
-// its row; octet, weights e .. e + 7 (e a multiple of 8) of one row of a record in global memory, as floats.
+// Each format: RECORD bytes of a record; OFFSET of its integers; load, from a record in shared memory to registers;
+// dot, the lane's share of its row; octet, weights e .. e + 7 (e a multiple of 8) of one row of a record in global
+// memory, as floats.
 
 struct TileQ4K {
-    static const int RECORD = 2304;
+    static const int RECORD = 2304, OFFSET = 0;
     uint4 q[4];
     uint2 head;
 
@@ -103,7 +106,7 @@ struct TileQ4K {
 };
 
 struct TileQ6K {
-    static const int RECORD = 3360;
+    static const int RECORD = 3360, OFFSET = -32;
     uint4 q[6];
     uint2 scales;
     u16 d;
@@ -126,8 +129,8 @@ struct TileQ6K {
         for (int j = 0; j < 4; ++j) {
             const u32* w = words + 6 * j;
             const u32 pair = j < 2 ? scales.x : scales.y;
-            const int first = dot16(sixteen(w[0], w[1], w[2]), x.q[2 * j], -32 * x.sum[2 * j]);
-            const int second = dot16(sixteen(w[3], w[4], w[5]), x.q[2 * j + 1], -32 * x.sum[2 * j + 1]);
+            const int first = dot16(sixteen(w[0], w[1], w[2]), x.q[2 * j], x.start[2 * j]);
+            const int second = dot16(sixteen(w[3], w[4], w[5]), x.q[2 * j + 1], x.start[2 * j + 1]);
             const int scaled =
                 first * signed_byte_of(pair, 2 * (j & 1)) + second * signed_byte_of(pair, 2 * (j & 1) + 1);
             sum = fma_rn(x.scale[j], (float)scaled, sum);
@@ -155,7 +158,7 @@ struct TileQ6K {
 };
 
 struct TileQ50 {
-    static const int RECORD = 2816;
+    static const int RECORD = 2816, OFFSET = -16;
     uint4 q[4], fifth;
     uint2 d;
 
@@ -181,8 +184,7 @@ struct TileQ50 {
         float sum = 0.0f;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const int first =
-                dot16(with_fifth(q[j], bits[j], 0, 0), x.q[2 * j], -16 * (x.sum[2 * j] + x.sum[2 * j + 1]));
+            const int first = dot16(with_fifth(q[j], bits[j], 0, 0), x.q[2 * j], x.start[2 * j] + x.start[2 * j + 1]);
             const int both = dot16(with_fifth(q[j], bits[j], 4, 4), x.q[2 * j + 1], first);
             sum = fma_rn(mul_rn(x.scale[j], scale(d, j)), (float)both, sum);
         }
@@ -205,7 +207,7 @@ struct TileQ50 {
 };
 
 struct TileQ80 {
-    static const int RECORD = 4352;
+    static const int RECORD = 4352, OFFSET = 0;
     uint4 q[8];
     uint2 d;
 

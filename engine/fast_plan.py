@@ -213,7 +213,8 @@ def _phases(planner: Planner, every: Tables, first: int, end: int) -> None:
         s.kv_heads,
         geo.capacity,
         int(config.paired_rope),
-        s.layers & 1 if planner.build.persistent else 0,
+        # the turn changes where a launch goes through an odd number of layers, not in prefill's output matrix
+        s.layers & 1 if planner.build.persistent and some[0].layer is not None else 0,
         s.norm_eps,
         s.head_dim**-0.5,
     )

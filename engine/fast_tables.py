@@ -28,13 +28,16 @@ PHASE = np.dtype(
 )
 STREAM = np.dtype([("weights", "<u8", 2), ("segment", "<i4", 2), ("shallow", "<i4"), ("unused", "<i4")])
 SEGMENT = np.dtype([(name, "<i4") for name in ("tiles", "steps", "record", "format")])
-_IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS = 640, 12, 8, 8
+_IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS, _PLACES_BYTES = 640, 12, 8, 8, 128
 # static shared memory of fast_step.cu and what the driver keeps of a block's
 _RESERVED = 3072
 # partial sums of the output matrix are taken in pieces of at most this many records a block
 _HEAD_RECORDS = 320
 # about what a ring holds of a phase's weights before the phase begins
 _SHALLOW_ROUNDS = 5
+# the same of keys and values, whose rounds are larger
+_SHALLOW_CACHE_ROUNDS = 3
+_CACHE = -2  # a stream's first segment where it is of keys and values
 MOST_SPLITS = 72
 Address = tuple[str, int]  # a name and an offset in bytes
 
@@ -119,6 +122,10 @@ class Tables:
                 row[name] = getattr(phase, name)
             streams[i]["segment"] = -1
             streams[i]["shallow"] = _SHALLOW_ROUNDS if phase.flags & AFTER_ALL else 0
+            if phase.operation == ATTEND:
+                streams[i]["weights"] = row["k"], row["v"]
+                streams[i]["segment"][0] = _CACHE
+                streams[i]["shallow"] = _SHALLOW_CACHE_ROUNDS
             for place, segment in enumerate(phase.segments):
                 streams[i]["weights"][place] = weight(segment.matrix.name) + segment.offset
                 streams[i]["segment"][place] = self.kinds.index(segment.kind)
@@ -158,7 +165,7 @@ def shared_layout(tables: Tables, count: int, *, blocks: int, group: int, head_d
     scratch = _rounded(max(image_steps * _IMAGE_BYTES + partials, attention), 128)
     pairs = tiles_a_block(tables.kinds[tables.qk_segment][0], blocks) * ROWS // 2
     kinds = len(tables.kinds) * (SEGMENT.itemsize + _SHARE_BYTES)
-    rest = scratch + count * STREAM.itemsize + kinds + pairs * _ANGLE_BYTES
+    rest = _PLACES_BYTES + scratch + count * STREAM.itemsize + kinds + pairs * _ANGLE_BYTES
     rounds = [WARPS * RECORD_BYTES[segment.matrix.quant] for segment in segments]
     ring = min((limit - _RESERVED - rest) // 128 * 128, _ROUNDS * min(rounds))
     if ring < 2 * max(rounds):
@@ -172,8 +179,9 @@ def shared_layout(tables: Tables, count: int, *, blocks: int, group: int, head_d
 def attention_bytes(group: int, head_dim: int) -> int:
     """Shared memory of the attention phase, at most: AttentionMemory of fast_attention.cuh with its padding."""
     token = 2 * 8 * (head_dim + 8) + 4 * head_dim
-    merged = 4 * (2 * WARPS * 8 + ceil_div(WARPS, 2) * group * head_dim + 2 * group * MOST_SPLITS)
-    return token + merged + 64
+    slots = ceil_div(WARPS, 2) * (group + group % 2) * head_dim
+    parts = 2 * group * MOST_SPLITS + group * head_dim + MOST_SPLITS
+    return token + 4 * (2 * WARPS * 8 + slots + parts) + 64
 
 
 def _rounded(nbytes: int, to: int) -> int:

@@ -8,8 +8,8 @@ from engine.config import ModelConfig
 from tests.gpu.support import dense
 from tests.helpers.reference import F64, Decoder, Rounding, through_f16, through_q8
 
-TILE = 16  # positions whose scores share one maximum: a warp's turn; right while no warp has two of them
-WARPS = 15
+TILE = 16  # positions whose scores share one maximum: a warp's turn
+WARPS = 15  # tiles are dealt to them in turn, and each goes on from the maximum of its tiles before
 
 
 def shared_pairs(x: F64, odd: bool) -> F64:
@@ -32,17 +32,18 @@ class FastDecoder(Decoder):
         return super()._product(name, x)
 
     def attend(self, q: F64, k: F64, v: F64, first: int) -> F64:
-        """Queries in base-2 units and unnormalized weights are f16; a tile of positions has a maximum of its own."""
+        """Queries in base-2 units and unnormalized weights are f16; the KV range is in one piece."""
         assert len(q) == 1
-        assert first < WARPS * TILE
         group = q.shape[1] // k.shape[0]
         query = through_f16(q[0] / np.sqrt(q.shape[2]) * np.log2(np.e))
         scores = np.einsum("hd,hpd->hp", query, np.repeat(k, group, axis=0))
         values = np.repeat(v, group, axis=0)
         acc, total, best = np.zeros(query.shape), np.zeros((len(query), 1)), scores.max(axis=1, keepdims=True)
-        for at in range(0, scores.shape[1], TILE):
+        tops = [np.full((len(query), 1), -np.inf)] * WARPS
+        for tile, at in enumerate(range(0, scores.shape[1], TILE)):
             some = scores[:, at : at + TILE]
-            top = some.max(axis=1, keepdims=True)
+            top = np.maximum(tops[tile % WARPS], some.max(axis=1, keepdims=True))
+            tops[tile % WARPS] = top
             weights, down = np.exp2(some - top), np.exp2(top - best)
             acc += down * np.einsum("hp,hpd->hd", through_f16(weights), values[:, at : at + TILE])
             total += down * weights.sum(axis=1, keepdims=True)

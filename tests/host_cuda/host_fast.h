@@ -44,6 +44,7 @@ inline int dp4a_unsigned(unsigned a, unsigned b, int c) {
     for (int k = 0; k < 4; ++k) c += (int)(a >> 8 * k & 255) * (int8_t)(b >> 8 * k);
     return c;
 }
+inline int keep(int v) { return v; }
 inline void sync_warp() { host::yield(host::AT_WARP); }
 template <int count> inline void sync_first() {
     host::team = count;
@@ -53,7 +54,6 @@ inline float reciprocal(float a) { return 1.0f / a; }
 inline float reciprocal_root(float a) { return 1.0f / sqrtf(a); }
 inline float load_fresh(const float* p) { return load_aligned<float>(p); }
 inline float4 load_fresh4(const float* p) { return load_aligned<float4>(p); }
-inline uint4 load_fresh16(const void* p) { return load_aligned<uint4>(p); }
 
 inline void dependency_wait() {}
 inline void dependency_release() {}
@@ -64,6 +64,10 @@ inline void polled() {
     if (++polls[host::current] % 16 == 0) host::yield(host::READY);
 }
 inline void store_relaxed(unsigned* p, unsigned value) { *p = value; }
+inline void store_relaxed8(void* p, uint2 value) {
+    if ((uintptr_t)p % 8) host::misuse("misaligned access");
+    memcpy(p, &value, 8);
+}
 inline unsigned load_relaxed(const void* p) {
     polled();
     return load_aligned<unsigned>(p);
@@ -85,6 +89,9 @@ inline unsigned long long global_time() {
 
 // A barrier: the parity of its running phase (bit 0), arrivals it needs (8 bits), arrivals still missing (8 bits), and
 // above them the number of its pending copy plus one.
+typedef unsigned long long* Barrier;
+inline Barrier barrier_at(unsigned long long* barrier) { return barrier; }
+inline Barrier barrier_next(Barrier first, int i) { return first + i; }
 inline void barrier_init(unsigned long long* barrier, int arrivals) { *barrier = arrivals << 1 | arrivals << 9; }
 inline void barrier_count(unsigned long long* barrier) {
     const unsigned long long needed = *barrier >> 1 & 255, missing = *barrier >> 9 & 255;
@@ -100,6 +107,7 @@ inline void barrier_arrive(unsigned long long* barrier) {
 }
 inline void barrier_publish() {}
 #define STREAMING 0
+#define KEPT 0
 inline void bulk_copy(void* to, const void* from, int bytes, unsigned long long* barrier, unsigned long long) {
     if ((uintptr_t)to % 16 || (uintptr_t)from % 16 || bytes % 16) host::misuse("misaligned bulk copy");
     if (bytes == 0) return barrier_arrive(barrier);

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from attrib.models import BLOCKS, Model, ModelShape
-from engine import fast_tables, stamps, tiles
+from engine import fast_plan, fast_tables, stamps, tiles
 from engine.config import ModelConfig, of_model
 from engine.dispatch import load
 from engine.kernels import Shape
@@ -40,8 +40,8 @@ PROMPT = [(7 * i + 3) % 512 for i in range(40)]
 EXACT, NEAR = 1e-11, 5e-4
 
 
-def geometry(sms: int = 3, **how: bool) -> Geometry:
-    return Geometry(64, 2, sms=sms, shared_bytes=SHARED, **how)
+def geometry(sms: int = 3, capacity: int = 64, shared_bytes: int = SHARED, **how: bool) -> Geometry:
+    return Geometry(capacity, 2, sms=sms, shared_bytes=shared_bytes, **how)
 
 
 # --- tiles ---
@@ -128,6 +128,53 @@ def test_steps_are_the_reference_with_the_same_roundings(config: ModelConfig, sm
     assert errors.max() < NEAR, errors
 
 
+def layers(count: int, base: ModelConfig) -> ModelConfig:
+    shape = replace(base.model.shape, layers=count)
+    return of_model(Model(shape, "q4_k_m", tensors(shape)))
+
+
+# turns of 16 positions: the last of a round of 15 warps, one more, with and without this token alone; several rounds
+LENGTHS = (128, 129, 225, 239, 240, 241, 256, 481, 900)
+
+
+@pytest.mark.parametrize("base", [small(), small(head_dim=128, heads=10)], ids=["64", "128"])
+def test_long_ranges_in_one_piece_are_the_reference_with_the_same_roundings(base: ModelConfig) -> None:
+    """An odd number of layers never splits; what lies in the cache at and behind this token must not matter."""
+    config = layers(1, base)
+    session, model = HostSession(config, load("phases"), geometry(3, 1024), 1), fast_decoder(config)
+    rng, errors = np.random.default_rng(3), []
+    for length in LENGTHS:
+        for name in ("k.0", "v.0"):
+            rows = session.buffers[name].view(np.float16).reshape(config.model.shape.kv_heads, 1024, -1)
+            rows[:] = rng.standard_normal(rows.shape)
+            rows[:, length - 1 :] = np.nan
+        model.cache = session.cache(length - 1)
+        session.state[:] = (length - 1, 7, length - 1)
+        errors.append(nmse(session.step(), model.forward([7])[0]))
+    assert np.median(errors) < EXACT, errors
+    assert max(errors) < NEAR, errors
+
+
+@pytest.mark.parametrize("kind", ["q4_K", "q6_K"])
+def test_records_that_end_where_the_ring_ends(kind: str) -> None:
+    """The next copy starts at the ring's beginning, whatever the ring's length is a multiple of."""
+    config = made({"ffn_down": kind}, ffn=8192)
+    every = fast_plan.step_tables(config, 1)
+    copy = tiles.RECORD_BYTES[kind] * tiles.WARPS // 3
+
+    def ring(limit: int) -> int:
+        return fast_tables.shared_layout(every, 1, blocks=1, group=2, head_dim=64, limit=limit).ring_bytes
+
+    exact = next(limit for limit in range(SHARED, SHARED - 2 * copy, -128) if ring(limit) % copy == 0)
+    found = []
+    for limit in (exact, exact - 128):
+        session = HostSession(config, load("phases"), geometry(1, shared_bytes=limit), 1)
+        session.state[:] = (0, 7, 0)
+        found.append(session.step().copy())
+    assert np.isfinite(found[0]).all()
+    np.testing.assert_array_equal(found[0], found[1])
+
+
 def test_a_persistent_step_is_its_phases_bit_for_bit() -> None:
     """One block waits for nobody, but for words of the wrong turn it would wait for ever."""
     sessions = [HostSession(small(), load(name), geometry(1), 1) for name in ("fast", "phases")]
@@ -141,8 +188,7 @@ def test_a_persistent_step_is_its_phases_bit_for_bit() -> None:
 
 
 def test_an_odd_number_of_layers_changes_the_turn_with_every_step() -> None:
-    shape = replace(small().model.shape, layers=3)
-    config = of_model(Model(shape, "q4_k_m", tensors(shape)))
+    config = layers(3, small())
     session, model = HostSession(config, load("fast"), geometry(1), 1), fast_decoder(config)
     errors = []
     for position in range(8):
@@ -227,7 +273,7 @@ def broken(folder: Path, file: str, old: str, new: str) -> Path:
 
 
 MISTAKES = {
-    "weights-before-they-land": ("fast_ring.cuh", r"^ *barrier_wait\(&ring\.full\[round[^;]*GROUP_WARPS[^;]*;$", ""),
+    "weights-before-they-land": ("fast_ring.cuh", r"^ *barrier_wait\(ring\.full\(round, group\), [^;]*;$", ""),
     "a-round-given-back-too-early": (
         "fast_step.cu",
         r"weights\.load\((intake\.wait\([^)]*\)), lane\);\s*intake\.done\(lane\);",

@@ -210,7 +210,8 @@ def test_tables_in_memory_by_hand() -> None:
     assert row["bias"] == 7 << 40 | len("blk.1.attn_q.bias")
     assert (streams["segment"][5] == [every.kinds.index((80, 1, 2304, 0)), every.kinds.index((16, 1, 3360, 1))]).all()
     assert phases["operation"][6] == ATTEND
-    assert streams["segment"][6].tolist() == [-1, -1]
+    assert streams["segment"][6].tolist() == [fast_tables._CACHE, -1]
+    assert streams["weights"][6].tolist() == [places["k.1"], places["v.1"]]
     assert segments.tolist() == [
         (80, 1, 2304, 0),  # layer 0: q and k, v, output, gate and up, down
         (16, 1, 2304, 0),
