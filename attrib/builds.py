@@ -7,6 +7,7 @@ git:REV:NAME         build NAME of that revision
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -86,7 +87,11 @@ def _side(given: str, build: str, root: Path | None) -> Side:
 
 def _from(root: Path | None, command: list[str]) -> list[str]:
     """The command with the packages of a root before the installed ones."""
-    return command if root is None else ["env", f"PYTHONPATH={root}", *command]
+    if root is None:
+        return command
+    # the tree comes first; packages that the caller finds through PYTHONPATH stay findable
+    places = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return ["env", f"PYTHONPATH={os.pathsep.join(places)}", *command]
 
 
 @contextmanager

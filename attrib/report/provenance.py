@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
@@ -44,7 +44,7 @@ def provenance(subject: Subject, census: Census) -> list[tuple[str, str]]:
         ("class", census.rate_class.describe() if census.rate_class is not None else UNKNOWN),
         ("ledger", f"closes to {census.closure_ns} ns"),
         ("recorded (UTC)", subject.recorded or _session(trace) or UNKNOWN),
-        ("report written", f"{date.today().isoformat()} by attrib {version('attrib')}"),
+        ("report written", f"{date.today().isoformat()} by attrib {_version()}"),
     ]
 
 
@@ -74,3 +74,11 @@ def _session(trace: Trace) -> str:
     rows = trace.query(f"SELECT utcTime FROM {SESSION} LIMIT 1")
     text = str(rows[0][0]) if rows and rows[0][0] else ""
     return "" if text.startswith(_EPOCH) else text.replace("T", " ")
+
+
+def _version() -> str:
+    """Of the installed package; a source tree on PYTHONPATH has none."""
+    try:
+        return version("attrib")
+    except PackageNotFoundError:
+        return "(from source)"
