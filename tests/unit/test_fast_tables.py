@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attrib.models import LAYER_ROLES
-from engine import fast_model, fast_plan, fast_tables, tiles
+from engine import dispatch, fast_model, fast_plan, fast_tables, plan, program, tiles
 from engine.config import synthetic
 from engine.errors import PlanError
 from engine.fast_tables import AFTER_ALL, ATTEND, IN_ODD, LAST_LOGITS, LOGITS, NORM_INPUT, OUT_ODD, PLAIN_INPUT, QKV
@@ -272,6 +272,16 @@ def test_an_odd_number_of_layers_never_splits_the_kv_range() -> None:
     assert dict(odd[0].spec.defines)["SPLIT"] == fast_plan.NEVER
     assert "SPLIT" not in dict(even[0].spec.defines)
     assert all(argument(launch, "turns") == 0 for launch in steps_of(planned(made(layers=3), "phases")))
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_prefill_leaves_the_turn_alone(layers: int) -> None:
+    """Its output matrix shares no words: the next step would take the step before's for its own."""
+    config = made(layers=layers)
+    work = program.prefill(config, dispatch.load("fast"), plan.geometry(config, 64, SMS, SHARED), 8, sample=True)
+    found = [one for one in work if isinstance(one, plan.PlannedLaunch) and one.spec.name == "fast_step"]
+    assert found
+    assert all(argument(launch, "turns") == 0 for launch in found)
 
 
 @settings(max_examples=60, deadline=None)
