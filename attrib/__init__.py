@@ -11,12 +11,14 @@ attrib.report(trace, model="qwen2.5-14b:q4_k_m").write("report.html")
 """
 
 import sys
-from importlib import import_module
+from importlib import import_module, metadata
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attrib.api import anatomy, census, compare, open, report, stragglers
+
+    __version__: str
 
 __all__ = ["anatomy", "census", "compare", "open", "report", "stragglers"]
 
@@ -36,6 +38,11 @@ class _Package(ModuleType):
         if name in __all__:
             # loaded on first use, so that `import attrib` and the command line start at once
             return getattr(import_module("attrib.api"), name)
+        if name == "__version__":
+            try:
+                return metadata.version("attrib")
+            except metadata.PackageNotFoundError:  # a source tree on the path
+                return "(from source)"
         raise AttributeError(f"module 'attrib' has no attribute {name!r}")
 
     def __dir__(self) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import attrib
 from attrib import cli_ab, cli_compare, cli_fleet, cli_perfetto, cli_record, cli_report, cli_rules, cli_runs
 from attrib.cli_guard import entry, guarded, print_json
 from attrib.cli_options import (
@@ -42,9 +43,7 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import version
-
-        typer.echo(f"attrib {version('attrib')}")
+        typer.echo(f"attrib {attrib.__version__}")
         raise typer.Exit
 
 

@@ -116,15 +116,22 @@ def packages() -> Check:
 def optional(extra: str, needed_for: str) -> Check:
     """The packages that an extra of this project brings; each that is absent takes away what it is for, not all."""
     found = {name: _version(name) for name in _brought_by(extra)}
+    if not found:
+        unknown = "unknown: this is a source tree, and attrib is not installed"
+        return Check(f"extra [{extra}]", needed_for, NOTE, unknown, f"pip install '.[{extra}]' in it")
     detail = ", ".join(f"{name} {version or 'not found'}" for name, version in found.items())
     lost = not all(found.values())
     return Check(f"extra [{extra}]", needed_for, NOTE if lost else OK, detail, f"pip install 'attrib[{extra}]'" * lost)
 
 
 def _brought_by(extra: str) -> list[str]:
-    """Names of the packages that this project's own metadata gives to an extra."""
+    """Names of the packages that this project's own metadata gives to an extra; none where it is not installed."""
     ends = tuple(f"extra == {quote}{extra}{quote}" for quote in "'\"")
-    return [re.split(r"[^\w.-]", line)[0] for line in metadata.requires("attrib") or () if line.endswith(ends)]
+    try:
+        required = metadata.requires("attrib") or ()
+    except metadata.PackageNotFoundError:
+        return []
+    return [re.split(r"[^\w.-]", line)[0] for line in required if line.endswith(ends)]
 
 
 def gpu() -> Check:

@@ -92,8 +92,8 @@ struct Softmax {
         first = {swap ? b.x : a.x, swap ? b.y : a.y, swap ? b.z : a.z, swap ? b.w : a.w};
         second = {swap ? a.x : b.x, swap ? a.y : b.y, swap ? a.z : b.z, swap ? a.w : b.w};
     }
-    // Scores of a tile whose keys are in `rows`: s[h] of the tile's position g, s[2 + h] of position g + 8. `left`: the
-    // tile's positions before this token's, whose key is in `memory`.
+    // Keys of positions g and g + 8 of a tile in `rows`. `left`: the tile's positions before this token's, whose key is
+    // in `memory`.
     DEVICE void load_keys(uint4 (*keys)[2], const u8* rows, const AttentionMemory& memory, int left, int g, int t) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -102,6 +102,7 @@ struct Softmax {
             for (int c = 0; c < CHUNKS; c += 2) load_pair(keys[c][r], keys[c + 1][r], row, 4 * c + t, 4, g & 1);
         }
     }
+    // Scores: s[h] of position g, s[2 + h] of position g + 8.
     DEVICE void multiply_keys(float* s, const uint4 (*keys)[2]) {
         float even[4] = {0.0f, 0.0f, 0.0f, 0.0f}, odd[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll

@@ -105,14 +105,14 @@ struct Fetch {
         const u32 old = copies - most, in = old / GROUPS;
         barrier_wait(ring.full(in, old % GROUPS), Ring::parity(in));
     }
-    // A round: `bytes` from `from` on, of which a group takes those of its warps' records.
-    DEVICE void send(const u8* from, int bytes, int record, u32 most, u64 policy) {
+    // A round: `total` bytes from `from` on, of which a group takes those of its warps' records.
+    DEVICE void send(const u8* from, int total, int record, u32 most, u64 policy) {
 #pragma unroll 1
         for (int g = 0; g < GROUPS; ++g) {
-            const int before = g * GROUP_WARPS * record, size = max(0, min(bytes - before, GROUP_WARPS * record));
+            const int before = g * GROUP_WARPS * record, size = max(0, min(total - before, GROUP_WARPS * record));
             // records that would cross the end of the ring start at its beginning
-            const bool wrap = at + size > this->bytes;
-            const int skip = wrap ? this->bytes - at : 0;
+            const bool wrap = at + size > bytes;
+            const int skip = wrap ? bytes - at : 0;
             wait_for_room(skip + size);
             asked += skip + size;
             if (wrap) at = 0;
@@ -130,11 +130,11 @@ struct Fetch {
             send(from, min(records - first, WARPS) * record, record, first < shallow * WARPS ? SHALLOW : DEEP,
                  STREAMING);
     }
-    // Rows of the cache, a round of keys and one of values alternately: `records` records of which `bytes` exist.
-    DEVICE void cache(const u8* k, const u8* v, int records, int record, int bytes, int shallow) {
+    // Rows of the cache, a round of keys and one of values alternately: `records` records, `total` bytes of each.
+    DEVICE void cache(const u8* k, const u8* v, int records, int record, int total, int shallow) {
         for (int i = 0; i < 2 * ((records + WARPS - 1) / WARPS); ++i) {
             const int before = (i >> 1) * WARPS * record;
-            send((i & 1 ? v : k) + before, min(bytes - before, WARPS * record), record, i < shallow ? SHALLOW : DEEP,
+            send((i & 1 ? v : k) + before, min(total - before, WARPS * record), record, i < shallow ? SHALLOW : DEEP,
                  KEPT);
         }
     }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import attrib
 from engine import cli_text
 from engine.cli_common import BuildOpt, GpuOpt, JsonOpt, ModelArg, SeedOpt, emit, run, show, without_nan, write_text
 from engine.errors import EngineError, GateFailedError
@@ -28,9 +29,7 @@ cli_text.register(app)
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import version
-
-        typer.echo(f"engine {version('attrib')}")
+        typer.echo(f"engine {attrib.__version__}")
         raise typer.Exit
 
 

@@ -29,6 +29,7 @@ PHASE = np.dtype(
 STREAM = np.dtype([("weights", "<u8", 2), ("segment", "<i4", 2), ("shallow", "<i4"), ("unused", "<i4")])
 SEGMENT = np.dtype([(name, "<i4") for name in ("tiles", "steps", "record", "format")])
 _IMAGE_BYTES, _SHARE_BYTES, _ANGLE_BYTES, _ROUNDS, _PLACES_BYTES = 640, 12, 8, 8, 128
+_COPIES = 3  # a round is sent in
 # static shared memory of fast_step.cu and what the driver keeps of a block's
 _RESERVED = 3072
 # partial sums of the output matrix are taken in pieces of at most this many records a block
@@ -38,6 +39,7 @@ _SHALLOW_ROUNDS = 5
 # the same of keys and values, whose rounds are larger
 _SHALLOW_CACHE_ROUNDS = 3
 _CACHE = -2  # a stream's first segment where it is of keys and values
+_CACHE_POSITIONS = 16  # of a record of keys, or of values
 MOST_SPLITS = 72
 Address = tuple[str, int]  # a name and an offset in bytes
 
@@ -168,10 +170,12 @@ def shared_layout(tables: Tables, count: int, *, blocks: int, group: int, head_d
     rest = _PLACES_BYTES + scratch + count * STREAM.itemsize + kinds + pairs * _ANGLE_BYTES
     rounds = [WARPS * RECORD_BYTES[segment.matrix.quant] for segment in segments]
     ring = min((limit - _RESERVED - rest) // 128 * 128, _ROUNDS * min(rounds))
-    if ring < 2 * max(rounds):
+    # two rounds of weights; of keys or values one, and what a copy skips that would cross the ring's end
+    least = max(2 * max(rounds), (WARPS + WARPS // _COPIES) * _CACHE_POSITIONS * 2 * head_dim)
+    if ring < least:
         raise PlanError(
             f"a block has {limit} bytes of shared memory; besides {rest} for activations, a ring of at least "
-            f"{2 * max(rounds)} bytes does not fit; use the reference build"
+            f"{least} bytes does not fit; use the reference build"
         )
     return SharedLayout(ring, scratch, image_steps, pairs, ring + _rounded(rest, 16))
 

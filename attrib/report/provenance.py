@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
+import attrib
 from attrib.census import Census
 from attrib.device import GIGA
 from attrib.report.subject import Subject
@@ -44,7 +44,7 @@ def provenance(subject: Subject, census: Census) -> list[tuple[str, str]]:
         ("class", census.rate_class.describe() if census.rate_class is not None else UNKNOWN),
         ("ledger", f"closes to {census.closure_ns} ns"),
         ("recorded (UTC)", subject.recorded or _session(trace) or UNKNOWN),
-        ("report written", f"{date.today().isoformat()} by attrib {_version()}"),
+        ("report written", f"{date.today().isoformat()} by attrib {attrib.__version__}"),
     ]
 
 
@@ -74,11 +74,3 @@ def _session(trace: Trace) -> str:
     rows = trace.query(f"SELECT utcTime FROM {SESSION} LIMIT 1")
     text = str(rows[0][0]) if rows and rows[0][0] else ""
     return "" if text.startswith(_EPOCH) else text.replace("T", " ")
-
-
-def _version() -> str:
-    """Of the installed package; a source tree on PYTHONPATH has none."""
-    try:
-        return version("attrib")
-    except PackageNotFoundError:
-        return "(from source)"

@@ -194,3 +194,13 @@ def test_every_check_is_for_something(versions: dict[str, str | None], tmp_path:
     assert {c.needed_for for c in found.checks} >= {READING, RECORDING}
     assert all(c.detail for c in found.checks)
     assert all(c.remedy for c in found.checks if c.status == MISSING)
+
+
+def test_a_source_tree_does_not_know_its_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    def requires(package: str) -> list[str]:
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr("attrib.doctor.metadata.requires", requires)
+    check = doctor.optional("fleet", "fleets")
+    assert check.status == doctor.NOTE
+    assert "not installed" in check.detail

@@ -62,9 +62,9 @@ def test_shared_memory_holds_two_rounds_and_all_a_phase_needs(model: str) -> Non
         )
         assert ring % 128 == scratch % 128 == 0
         assert ring >= 2 * 15 * max(kind[2] for kind in every.kinds)
-        assert (
-            ring + scratch + 32 * (last - first) + len(every.kinds) * (16 + 12) + 8 * pairs <= launch.spec.shared_bytes
-        )
+        assert ring >= (15 + 5) * 16 * 2 * s.head_dim
+        tables = 32 * (last - first) + len(every.kinds) * (16 + 12) + 8 * pairs
+        assert 128 + ring + scratch + tables <= launch.spec.shared_bytes
         assert launch.spec.shared_bytes + 3072 <= SHARED
         assert scratch >= fast_tables.attention_bytes(dict(launch.spec.defines)["GROUP"], s.head_dim)
         for phase in every.phases[first:last]:
@@ -72,6 +72,23 @@ def test_shared_memory_holds_two_rounds_and_all_a_phase_needs(model: str) -> Non
             steps = max((segment.steps for segment in phase.segments), default=0)
             assert steps <= image_steps
             assert 640 * image_steps + 32 * records <= scratch
+
+
+def test_a_ring_that_cannot_hold_a_round_of_keys_wherever_it_begins_is_refused() -> None:
+    """Two rounds of q4_K are 69,120 bytes; one of the cache, with heads of 128, and a copy of it are 81,920."""
+    every = fast_plan.step_tables(
+        made({"output": "q4_K", "attn_v": "q4_K", "ffn_down": "q4_K"}, heads=4, head_dim=128), 64
+    )
+
+    def ring(limit: int) -> int:
+        layout = fast_tables.shared_layout(every, 1, blocks=64, group=2, head_dim=128, limit=limit)
+        return layout.ring_bytes
+
+    enough = (15 + 5) * 16 * 256
+    limit = SHARED - (ring(SHARED) - enough)
+    assert ring(limit) == enough
+    with pytest.raises(PlanError, match=f"a ring of at least {enough} bytes does not fit"):
+        ring(limit - 128)
 
 
 @pytest.fixture
@@ -165,7 +182,7 @@ def test_tables_have_the_layout_of_the_kernel_s_structures(name: str, dtype: np.
 
 def macro(name: str, file: str) -> int:
     text = (SOURCES / file).read_text(encoding="utf-8")
-    found = re.search(rf"^#define {name} (\d+)\b", text, re.MULTILINE)
+    found = re.search(rf"^#define {name} (-?\d+)\b", text, re.MULTILINE)
     assert found is not None, name
     return int(found[1])
 
@@ -183,7 +200,10 @@ def test_numbers_on_both_sides_are_the_same() -> None:
         tiles.WARPS,
     )
     assert macro("IMAGE_BYTES", "tile.cuh") == fast_tables._IMAGE_BYTES
-    assert macro("ROUNDS", "fast_ring.cuh") == fast_tables._ROUNDS
+    for name in ("ROUNDS", "PLACES_BYTES", "CACHE"):
+        assert macro(name, "fast_ring.cuh") == getattr(fast_tables, f"_{name}")
+    assert macro("GROUPS", "fast_ring.cuh") == fast_tables._COPIES
+    assert macro("POSITIONS", "fast_attention.cuh") == fast_tables._CACHE_POSITIONS
     text = (SOURCES / "tile.cuh").read_text(encoding="utf-8")
     records = re.findall(r"struct Tile(\w+) {.*?\bRECORD = (\d+)\b", text, re.DOTALL)
     assert {name[:2] + "_" + name[2]: int(size) for name, size in records} == {
