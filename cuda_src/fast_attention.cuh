@@ -294,19 +294,19 @@ DEVICE void attend_piece(const Phase& p, const Step& s, const Piece& piece, Atte
         u32 weights[2];
         if (live) {
             uint4 keys[CHUNKS][2];
-            mine.load_keys(keys, intake.wait(CACHE_RECORD), memory, left, g, t);
+            mine.load_keys(keys, intake.wait(CACHE_RECORD, lane), memory, left, g, t);
             intake.done(lane);
             float scores[4];
             mine.multiply_keys(scores, keys);
             mine.weigh(weights, scores, left, g);
             uint4 values[VECTORS][4];
-            mine.load_values(values, intake.wait(CACHE_RECORD), memory, left, g, t);
+            mine.load_values(values, intake.wait(CACHE_RECORD, lane), memory, left, g, t);
             intake.done(lane);
             mine.add_values(values, weights);
         } else {  // whoever does not look at a round must not be a ring ahead of those who do
-            intake.wait(CACHE_RECORD);
+            intake.wait(CACHE_RECORD, lane);
             intake.done(lane);
-            intake.wait(CACHE_RECORD);
+            intake.wait(CACHE_RECORD, lane);
             intake.done(lane);
         }
     }

@@ -28,6 +28,7 @@ DEVICE void sync_warp() { __syncwarp(); }
 // The same value, in a register of its own, for a whole warp: a shuffle from the lane itself, which the compiler does
 // not see through. It would read special registers again in every loop instead.
 DEVICE int keep(int v) { return __shfl_sync(FULL_MASK, v, lane_id()); }
+DEVICE int from_first_lane(int v) { return __shfl_sync(FULL_MASK, v, 0); }
 // All threads of the first `count`, a multiple of 32; the rest of the block goes its own way.
 template <int count> DEVICE void sync_first() { asm volatile("bar.sync 1, %0;" ::"n"(count) : "memory"); }
 // Memory that other blocks write while this kernel runs: read from L2, never from a stale L1 line.

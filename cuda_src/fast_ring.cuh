@@ -71,11 +71,13 @@ struct Intake {
     u32 round;
     int warp;
 
-    // This warp's record of the round.
-    DEVICE const u8* wait(int record) const {
+    // This warp's record of the round. The lane that will arrive reads the place for all: racecheck knows of its reads
+    // alone that they are done.
+    DEVICE const u8* wait(int record, int lane) const {
         const int group = warp / GROUP_WARPS;
         barrier_wait(ring.full(round, group), Ring::parity(round));
-        return ring.base + ring.places[round % ROUNDS * GROUPS + group] + warp % GROUP_WARPS * record;
+        const int at = from_first_lane(lane == 0 ? ring.places[round % ROUNDS * GROUPS + group] : 0);
+        return ring.base + at + warp % GROUP_WARPS * record;
     }
     // What `wait` gave is in registers, in every lane; or the round has no record for this warp.
     DEVICE void done(int lane) {

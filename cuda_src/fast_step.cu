@@ -26,7 +26,7 @@ DEVICE void multiply(const Share& share, const u8* image, float* partials, Intak
 #pragma unroll 1
         for (; record < end; ++record) {
             Tile weights;
-            weights.load(intake.wait(Tile::RECORD), lane);
+            weights.load(intake.wait(Tile::RECORD, lane), lane);
             intake.done(lane);
             float sum = weights.dot(x, lane);
             sum = add_rn(sum, shuffle_xor(sum, 1));

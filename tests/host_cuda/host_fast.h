@@ -45,6 +45,7 @@ inline int dp4a_unsigned(unsigned a, unsigned b, int c) {
     return c;
 }
 inline int keep(int v) { return v; }
+inline int from_first_lane(int v) { return (int)host::posted_by_warp({{(unsigned)v}})[0].v[0]; }
 inline void sync_warp() { host::yield(host::AT_WARP); }
 template <int count> inline void sync_first() {
     host::team = count;
