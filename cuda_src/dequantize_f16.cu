@@ -5,9 +5,8 @@
 template <class Format> DEVICE void dequantize(const u8* weights, u16* out, int cols) {
     const int e = (blockIdx.y * blockDim.x + threadIdx.x) * 8;
     if (e >= cols) return;
-    const Float8 w = Format::octet(weights + blockIdx.x * Format::row_bytes(cols), cols, e);
     *(uint4*)(out + (u64)blockIdx.x * cols + e) =
-        uint4{pack2(w.v[0], w.v[1]), pack2(w.v[2], w.v[3]), pack2(w.v[4], w.v[5]), pack2(w.v[6], w.v[7])};
+        packed8(Format::octet(weights + blockIdx.x * Format::row_bytes(cols), cols, e));
 }
 
 #define DEQUANTIZE(name, Format)                                                                                 \

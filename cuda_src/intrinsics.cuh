@@ -21,6 +21,7 @@ DEVICE u32 byte_perm(u32 low, u32 high, u32 which) { return __byte_perm(low, hig
 DEVICE float shuffle_xor(float v, int lanes) { return __shfl_xor_sync(FULL_MASK, v, lanes); }
 DEVICE int shuffle_xor(int v, int lanes) { return __shfl_xor_sync(FULL_MASK, v, lanes); }
 DEVICE float shuffle(float v, int lane) { return __shfl_sync(FULL_MASK, v, lane); }
+DEVICE int shuffle(int v, int lane) { return __shfl_sync(FULL_MASK, v, lane); }
 
 // Read-only path: the caller promises that no one writes this memory while the kernel runs.
 DEVICE uint4 load16(const void* p) { return __ldg((const uint4*)p); }

@@ -58,9 +58,24 @@ DEVICE u16 spare_bits(u32 low, u32 high) {
     return (u16)((low >> 6 & pairs) * gather >> 24 | (high >> 6 & pairs) * gather >> 24 << 8);
 }
 
+// Sixteen weights of one row of a record: columns 32 p + 8 h .. + 7 for `part` = 2 p + h, and those 16 further on.
+struct Sixteen {
+    Float8 low, high;
+};
+
+// scale × (byte − zero) of eight unsigned bytes. A byte in the lowest bits of 2^23 is that number plus the byte.
+DEVICE Float8 of_bytes(u32 first, u32 second, int zero, float scale) {
+    Float8 out;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+        const float shifted = int_as_float(byte_perm(k < 4 ? first : second, 0x4b000000, 0x7440 | (k & 3)));
+        out.v[k] = mul_rn(scale, sub_rn(shifted, 8388608.0f + zero));
+    }
+    return out;
+}
+
 // Each format: RECORD bytes of a record; OFFSET of its integers; load, from a record in shared memory to registers;
-// dot, the lane's share of its row; octet, weights e .. e + 7 (e a multiple of 8) of one row of a record in global
-// memory, as floats.
+// dot, the lane's share of its row; part, for a warp whose lanes are the parts of one row of a record in global memory.
 
 struct TileQ4K {
     static const int RECORD = 2304, OFFSET = 0;
@@ -87,19 +102,20 @@ struct TileQ4K {
         const bool odd = lane & 1;
         return fma_rn(odd ? other : mine, sum, -mul_rn(odd ? mine : other, least));
     }
-    DEVICE static Float8 octet(const u8* record, int row, int e) {
-        const int unit = e / 128, j = e % 128 / SUB, lane = 4 * row + unit, high = e % SUB / 16;
-        const uint2 q = load8(record + j * PLANE + lane * 16 + e % 16);
-        const u8* heads = record + 4 * PLANE;
-        const uint2 mine = load8(heads + lane * 8), even = load8(heads + (lane & ~1) * 8),
-                    odd = load8(heads + (lane | 1) * 8);
-        const float d = mul_rn(half_to_float(spare_bits(even.x, even.y)), (float)(byte_of(mine.x, j) & 63));
-        const float m = mul_rn(half_to_float(spare_bits(odd.x, odd.y)), (float)(byte_of(mine.y, j) & 63));
-        Float8 out;
+    DEVICE static Sixteen part(const u8* record, int row, int part) {
+        const int unit = part / 8, j = part / 2 % 4;
+        const uint2 q = load8(record + j * PLANE + (4 * row + unit) * 16 + part % 2 * 8);
+        const uint2 head = load8(record + 4 * PLANE + (4 * row + unit) * 8);
+        const float mine = half_to_float(spare_bits(head.x, head.y)), other = shuffle_xor(mine, 8);
+        const bool odd = unit & 1;
+        const float d = mul_rn(odd ? other : mine, (float)(byte_of(head.x, j) & 63));
+        const float m = mul_rn(odd ? mine : other, (float)(byte_of(head.y, j) & 63));
+        Sixteen out = {of_bytes(q.x & 0x0f0f0f0f, q.y & 0x0f0f0f0f, 0, d),
+                       of_bytes(q.x >> 4 & 0x0f0f0f0f, q.y >> 4 & 0x0f0f0f0f, 0, d)};
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-            const u32 word = k < 4 ? q.x : q.y;
-            out.v[k] = sub_rn(mul_rn(d, (float)(word >> (8 * (k & 3) + 4 * high) & 15)), m);
+            out.low.v[k] = sub_rn(out.low.v[k], m);
+            out.high.v[k] = sub_rn(out.high.v[k], m);
         }
         return out;
     }
@@ -137,23 +153,19 @@ struct TileQ6K {
         }
         return mul_rn(half_to_float(d), sum);
     }
-    DEVICE static Float8 octet(const u8* record, int row, int e) {
-        const int unit = e / 128, group = e % 128 / 16, lane = 4 * row + unit;
-        u32 w[3];
-#pragma unroll
-        for (int i = 0; i < 3; ++i) {
-            const int word = 3 * group + i;
-            w[i] = load4(record + word / 4 * PLANE + lane * 16 + word % 4 * 4);
-        }
-        const uint4 q = sixteen(w[0], w[1], w[2]);
-        const i8 scale = (i8)record[6 * PLANE + lane * 8 + group];
-        const float d = mul_rn(half_to_float(load2(record + 6 * PLANE + WARP * 8 + (lane >> 1) * 2)), (float)scale);
-        const u32 low = e % 16 ? q.z : q.x, high = e % 16 ? q.w : q.y;
-        Float8 out;
-#pragma unroll
-        for (int k = 0; k < 8; ++k)
-            out.v[k] = mul_rn(d, (float)((int)((k < 4 ? low : high) >> 8 * (k & 3) & 63) - 32));
-        return out;
+    DEVICE static Sixteen part(const u8* record, int row, int part) {
+        const int unit = part / 8, j = part / 2 % 4, lane = 4 * row + unit;
+        // words 6 j .. 6 j + 5 of the lane's 24: a whole vector and, before or after it, half of one
+        const bool second = j & 1;
+        const uint4 whole = load16(record + (j + j / 2 + second) * PLANE + lane * 16);
+        const uint2 rest = load8(record + (j / 2 * 3 + 1) * PLANE + lane * 16 + 8 * second);
+        const u16 scales = load2(record + 6 * PLANE + lane * 8 + 2 * j);
+        const float d = half_to_float(load2(record + 6 * PLANE + WARP * 8 + (lane >> 1) * 2));
+        const uint4 low = second ? sixteen(rest.x, rest.y, whole.x) : sixteen(whole.x, whole.y, whole.z);
+        const uint4 high = second ? sixteen(whole.y, whole.z, whole.w) : sixteen(whole.w, rest.x, rest.y);
+        const bool later = part & 1;
+        return {of_bytes(later ? low.z : low.x, later ? low.w : low.y, 32, mul_rn(d, (float)(i8)scales)),
+                of_bytes(later ? high.z : high.x, later ? high.w : high.y, 32, mul_rn(d, (float)(i8)(scales >> 8)))};
     }
 };
 
@@ -190,19 +202,14 @@ struct TileQ50 {
         }
         return sum;
     }
-    DEVICE static Float8 octet(const u8* record, int row, int e) {
-        const int unit = e / 128, j = e % 128 / SUB, lane = 4 * row + unit, high = e % SUB / 16;
-        const uint2 q = load8(record + j * PLANE + lane * 16 + e % 16);
-        const u32 bits = load4(record + 4 * PLANE + lane * 16 + j * 4) >> (4 * high + e % 16 / 4);
+    DEVICE static Sixteen part(const u8* record, int row, int part) {
+        const int j = part / 2 % 4, lane = 4 * row + part / 8, one = 0x01010101;
+        const uint2 q = load8(record + j * PLANE + lane * 16 + part % 2 * 8);
+        const u32 bits = load4(record + 4 * PLANE + lane * 16 + j * 4) >> part % 2 * 2;
         const float d = scale(load8(record + 5 * PLANE + lane * 8), j);
-        Float8 out;
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-            const u32 word = k < 4 ? q.x : q.y;
-            const u32 fifth_bit = bits >> (8 * (k & 3) + k / 4) & 1;
-            out.v[k] = mul_rn(d, (float)((int)((word >> (8 * (k & 3) + 4 * high) & 15) | fifth_bit << 4) - 16));
-        }
-        return out;
+        return {of_bytes((q.x & 0x0f0f0f0f) | (bits & one) << 4, (q.y & 0x0f0f0f0f) | (bits >> 1 & one) << 4, 16, d),
+                of_bytes((q.x >> 4 & 0x0f0f0f0f) | (bits >> 4 & one) << 4,
+                         (q.y >> 4 & 0x0f0f0f0f) | (bits >> 5 & one) << 4, 16, d)};
     }
 };
 
@@ -225,13 +232,12 @@ struct TileQ80 {
         }
         return sum;
     }
-    DEVICE static Float8 octet(const u8* record, int row, int e) {
-        const int unit = e / 128, lane = 4 * row + unit;
-        const uint2 q = load8(record + e % 128 / 16 * PLANE + lane * 16 + e % 16);
-        const float d = TileQ50::scale(load8(record + 8 * PLANE + lane * 8), e % 128 / SUB);
-        Float8 out;
-#pragma unroll
-        for (int k = 0; k < 8; ++k) out.v[k] = mul_rn(d, (float)(i8)((k < 4 ? q.x : q.y) >> 8 * (k & 3) & 0xff));
-        return out;
+    DEVICE static Sixteen part(const u8* record, int row, int part) {
+        const int j = part / 2 % 4, lane = 4 * row + part / 8;
+        const u8* at = record + 2 * j * PLANE + lane * 16 + part % 2 * 8;
+        const uint2 low = load8(at), high = load8(at + PLANE);
+        const float d = TileQ50::scale(load8(record + 8 * PLANE + lane * 8), j);
+        const u32 sign = 0x80808080;  // a signed byte, 128 larger, is an unsigned one
+        return {of_bytes(low.x ^ sign, low.y ^ sign, 128, d), of_bytes(high.x ^ sign, high.y ^ sign, 128, d)};
     }
 };

@@ -280,12 +280,12 @@ def _stage(planner: Planner, i: int, phase: Phase) -> Stage:
 class FastPlanner(Planner):
     """Prefill's launches over a model in tiles."""
 
-    def dequantize(self, role: str, first: int) -> tuple[KernelSpec, tuple[Arg, ...]]:
+    def dequantize(self, role: str, first: int, rows: int) -> tuple[KernelSpec, tuple[Arg, ...]]:
         """The launch that puts rows of a tensor into `tile` as f16."""
         matrix, part = place_of(matrices(self.config), self.tensor(role))
         blocks = blocks_of(self.config, self.geometry.sms)
         place = (part.base, part.stride, part.half, matrix.rows // ROWS, tables.piece_of(matrix, blocks), blocks)
-        return tile_dequantize(matrix.quant), (Weight(matrix.name), Buf("tile"), matrix.cols, first, *place)
+        return tile_dequantize(matrix.quant), (Weight(matrix.name), Buf("tile"), rows, matrix.cols, first, *place)
 
     def head(self) -> None:
         """Logits of one token from `normed` and each block's best."""

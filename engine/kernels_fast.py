@@ -16,7 +16,7 @@ from engine.tiles import RECORD_BYTES, UNIT, WARPS, steps, tile_bytes
 
 THREADS = (WARPS + 1) * 32
 STEP_CAPABILITY = (9, 0)  # bulk copies into shared memory, launches that start early
-PACK_THREADS, DEQUANTIZE_THREADS = 128, 256
+PACK_THREADS, DEQUANTIZE_THREADS, DEQUANTIZE_ROWS = 128, 256, 8
 FORMATS = tuple(RECORD_BYTES)  # a format's number is its place, as in fast_step.cu
 _PLACE: tuple[tuple[str, Kind], ...] = (
     ("base", "i32"),
@@ -89,9 +89,11 @@ def tile_dequantize(quant: str) -> KernelSpec:
     """out f16 [rows][cols] = tensor rows first .. first + rows - 1, which lie in tiles as `tile_pack` puts them."""
     name = f"tile_dequantize_{quant}"
 
+    def items(shape: Shape) -> int:
+        return ceil_div(shape.rows, DEQUANTIZE_ROWS) * steps(shape.cols)
+
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:
-        each = one_each(steps(shape.cols), grid[1] * block[0] // 32)
-        return Coverage((("row", one_each(shape.rows, grid[0])), ("step", each)))
+        return Coverage((("rows of a step", one_each(items(shape), grid[0] * block[0] // 32)),))
 
     def traffic(shape: Shape) -> Traffic:
         return Traffic(weight_bytes=tile_bytes(quant, shape.rows, shape.cols), act_bytes=2 * shape.rows * shape.cols)
@@ -99,9 +101,9 @@ def tile_dequantize(quant: str) -> KernelSpec:
     return KernelSpec(
         name=name,
         source="tile_dequantize.cu",
-        params=(("tiles", "ptr"), ("out", "ptr"), ("cols", "i32"), ("first", "i32"), *_PLACE),
+        params=(("tiles", "ptr"), ("out", "ptr"), ("rows", "i32"), ("cols", "i32"), ("first", "i32"), *_PLACE),
         block=lambda shape: (DEQUANTIZE_THREADS, 1, 1),
-        grid=lambda shape: (shape.rows, ceil_div(steps(shape.cols), DEQUANTIZE_THREADS // 32), 1),
+        grid=lambda shape: (ceil_div(items(shape), DEQUANTIZE_THREADS // 32), 1, 1),
         coverage=coverage,
         traffic=traffic,
         check=lambda shape: require(shape.cols % 32 == 0, name, "a multiple of 32 weights a row"),

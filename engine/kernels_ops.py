@@ -31,7 +31,7 @@ FLAT_THREADS = 256
 EMBED_THREADS = 128
 ATTN_THREADS = 128
 ATTN_TILE = 32
-PREFILL_ROWS = 32
+PREFILL_PAIRS = 64
 ARGMAX_PARTS = 128
 MAX_GROUP = 8
 MAX_SPLITS = 256
@@ -48,7 +48,7 @@ def _flat(name: str, params: tuple[str, ...], moved: int, per_thread: int = 4) -
 
     return KernelSpec(
         name=name,
-        source=f"{name}.cu" if name in ("swiglu", "add_residual") else "convert.cu",
+        source=f"{name.removesuffix('_f16')}.cu",
         params=(*kinds, ("n", "i32")),
         block=lambda shape: (FLAT_THREADS, 1, 1),
         grid=lambda shape: (ceil_div(shape.tokens * shape.cols, per_thread * FLAT_THREADS), 1, 1),
@@ -58,24 +58,14 @@ def _flat(name: str, params: tuple[str, ...], moved: int, per_thread: int = 4) -
     )
 
 
-def swiglu() -> KernelSpec:
-    """out[i] = gate[i] / (1 + e^-gate[i]) · up[i], n = tokens × cols; out may be gate or up."""
-    return _flat("swiglu", ("gate", "up", "out"), 12)
+def swiglu(*, half: bool = False) -> KernelSpec:
+    """out[i] = gate[i] / (1 + e^-gate[i]) · up[i], n = tokens × cols; out may be gate or up, or with `half` is f16."""
+    return _flat("swiglu_f16" if half else "swiglu", ("gate", "up", "out"), 10 if half else 12)
 
 
 def add_residual() -> KernelSpec:
     """x[i] += y[i], n = tokens × cols."""
     return _flat("add_residual", ("x", "y"), 12)
-
-
-def f32_to_f16() -> KernelSpec:
-    """out f16 [n] = x f32 [n], round to nearest even."""
-    return _flat("f32_to_f16", ("x", "out"), 6)
-
-
-def f16_to_f32() -> KernelSpec:
-    """out f32 [n] = x f16 [n], exact."""
-    return _flat("f16_to_f32", ("x", "out"), 6)
 
 
 def add_bias() -> KernelSpec:
@@ -97,8 +87,8 @@ def add_bias() -> KernelSpec:
     )
 
 
-def rms_norm(threads: int = NORM_THREADS) -> KernelSpec:
-    """out[t][c] = x[t][c] / sqrt(mean(x[t]²) + eps) · weight[c], one block a token; out may be x.
+def rms_norm(threads: int = NORM_THREADS, *, half: bool = False) -> KernelSpec:
+    """out[t][c] = x[t][c] / sqrt(mean(x[t]²) + eps) · weight[c], one block a token; out may be x, or with `half` is f16.
 
     threads: whole warps, at most 1024; `HEAD_NORM_THREADS` for rows as short as a head.
     """
@@ -111,13 +101,13 @@ def rms_norm(threads: int = NORM_THREADS) -> KernelSpec:
         require(shape.cols % 4 == 0, "rms_norm", f"a multiple of four values a row, not {shape.cols}")
 
     return KernelSpec(
-        name="rms_norm",
+        name="rms_norm_f16" if half else "rms_norm",
         source="rms_norm.cu",
         params=(("x", "ptr"), ("weight", "ptr"), ("out", "ptr"), ("cols", "i32"), ("eps", "f32")),
         block=lambda shape: (threads, 1, 1),
         grid=lambda shape: (shape.tokens, 1, 1),
         coverage=coverage,
-        traffic=lambda shape: Traffic(act_bytes=8 * shape.tokens * shape.cols + 4 * shape.cols),
+        traffic=lambda shape: Traffic(act_bytes=(6 if half else 8) * shape.tokens * shape.cols + 4 * shape.cols),
         check=check,
     )
 
@@ -262,21 +252,21 @@ def attn_combine() -> KernelSpec:
 def attn_prefill(head_dim: int) -> KernelSpec:
     """Causal attention of `tokens` new positions over the cache, which already holds them.
 
-    q f32 [tokens][heads × head_dim], out the same. A block takes 32 (token, head) pairs of one KV head,
+    q f32 [tokens][heads × head_dim], out the same as f16. A block takes 64 (token, head) pairs of one KV head,
     numbered token × heads/kv_heads + head, so that all query heads of the group share a K/V tile in shared
-    memory.
+    memory. Queries and weights meet keys and values on tensor cores, rounded to f16; sums are f32.
     """
 
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:
-        pairs = one_each(shape.tokens * (shape.heads // shape.kv_heads), grid[0] * PREFILL_ROWS)
+        pairs = one_each(shape.tokens * (shape.heads // shape.kv_heads), grid[0] * PREFILL_PAIRS)
         return Coverage((("kv_head", one_each(shape.kv_heads, grid[1])), ("token-head", pairs)))
 
     def traffic(shape: Shape) -> Traffic:
         kv = 4 * shape.kv_heads * shape.kv_len * shape.head_dim
-        return Traffic(kv_bytes=kv, act_bytes=8 * shape.tokens * shape.heads * shape.head_dim)
+        return Traffic(kv_bytes=kv, act_bytes=6 * shape.tokens * shape.heads * shape.head_dim)
 
     def grid(shape: Shape) -> Dim3:
-        return (ceil_div(shape.tokens * (shape.heads // shape.kv_heads), PREFILL_ROWS), shape.kv_heads, 1)
+        return (ceil_div(shape.tokens * (shape.heads // shape.kv_heads), PREFILL_PAIRS), shape.kv_heads, 1)
 
     return KernelSpec(
         name="attn_prefill",

@@ -13,7 +13,7 @@ from engine.config import ModelConfig
 from engine.dispatch import Build
 from engine.errors import PlanError
 from engine.kernels import Shape, ceil_div
-from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Planner, Weight, embed, swiglu
+from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Planner, Weight, embed
 
 BATCH = 512
 TILE_STEP = 128
@@ -64,11 +64,27 @@ class _Prefill:
         self.work += self.planner.launches
         self.planner.launches.clear()
 
-    def halve(self, source: str, cols: int) -> None:
-        tokens = self.planner.tokens
-        args: tuple[Arg, ...] = (Buf(source), Buf("half"), tokens * cols)
-        shape = Shape(cols=cols, tokens=tokens)
-        self.planner.add("f32_to_f16", ops.f32_to_f16(), shape, args, out=Buf("half"), out_bytes=2 * tokens * cols)
+    def norm(self, role: str) -> None:
+        """The residual's RMSNorm, as the f16 input of matrix products."""
+        planner, s = self.planner, self.planner.config.model.shape
+        args: tuple[Arg, ...] = (
+            Buf("hidden"),
+            Weight(planner.tensor(role).name),
+            Buf("half"),
+            s.hidden,
+            s.norm_eps,
+        )
+        shape = Shape(cols=s.hidden, tokens=planner.tokens)
+        out_bytes = 2 * s.hidden * planner.tokens
+        planner.add("rms_norm", ops.rms_norm(half=True), shape, args, out=Buf("half"), out_bytes=out_bytes)
+
+    def swiglu(self) -> None:
+        """silu(gate) · up, as the f16 input of a matrix product."""
+        planner = self.planner
+        shape = Shape(cols=planner.config.model.shape.ffn, tokens=planner.tokens)
+        count = shape.cols * shape.tokens
+        args: tuple[Arg, ...] = (Buf("gate"), Buf("up"), Buf("half"), count)
+        planner.add("swiglu", ops.swiglu(half=True), shape, args, out=Buf("half"), out_bytes=2 * count)
 
     def matrix(self, role: str, out: str, *, add: bool = False) -> None:
         planner, tokens = self.planner, self.planner.tokens
@@ -79,7 +95,7 @@ class _Prefill:
             taken = min(most, rows - first)
             source: Buf | Weight = Weight(tensor.name, 2 * first * cols)
             if tensor.quant != "f16":
-                spec, args = planner.dequantize(role, first)
+                spec, args = planner.dequantize(role, first, taken)
                 shape = Shape(rows=taken, cols=cols)
                 site = f"dequantize/{tensor.quant}"
                 planner.add(site, spec, shape, args, out=Buf("tile"), out_bytes=2 * taken * cols)
@@ -109,20 +125,20 @@ class _Prefill:
             Buf("q"),
             *planner.kv(),
             Buf("state"),
-            Buf("attn"),
+            Buf("half"),
             tokens,
             s.heads,
             s.kv_heads,
             planner.geometry.capacity,
             s.head_dim**-0.5,
         )
-        out_bytes = 4 * tokens * s.heads * s.head_dim
+        out_bytes = 2 * tokens * s.heads * s.head_dim
         planner.add(
             "attn_prefill",
             ops.attn_prefill(s.head_dim),
             shape,
             args,
-            out=Buf("attn"),
+            out=Buf("half"),
             out_bytes=out_bytes,
         )
 
@@ -149,21 +165,17 @@ def prefill(
     embed(planner, Buf("tokens"))
     for layer in range(s.layers):
         planner.layer = layer
-        planner.norm("attn_norm", "hidden", "normed")
-        pass_.halve("normed", s.hidden)
+        pass_.norm("attn_norm")
         for role, out in (("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v")):
             pass_.matrix(role, out)
         planner.head_norms()
         planner.rope()
         pass_.attention(tokens)
-        pass_.halve("attn", s.heads * s.head_dim)
         pass_.matrix("attn_output", "hidden", add=True)
-        planner.norm("ffn_norm", "hidden", "normed")
-        pass_.halve("normed", s.hidden)
+        pass_.norm("ffn_norm")
         pass_.matrix("ffn_gate", "gate")
         pass_.matrix("ffn_up", "up")
-        swiglu(planner)
-        pass_.halve("gate", s.ffn)
+        pass_.swiglu()
         pass_.matrix("ffn_down", "hidden", add=True)
     planner.layer = None
     if sample:

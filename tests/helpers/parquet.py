@@ -1,4 +1,7 @@
-"""SQLite exports as Parquet directories, with signed or unsigned integers and plain or dictionary-coded text."""
+"""SQLite exports as Parquet directories, with plain or dictionary-coded text.
+
+Integers are signed, or the unsigned ones of the same 64 bits, as nsys writes globalPid and globalTid.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ def from_sqlite(export: Path, folder: Path, *, unsigned: bool = False, coded: bo
 
 def _array(values: tuple[object, ...], declared: str, unsigned: bool, coded: bool) -> pa.Array:
     if declared == "INTEGER" or not any(isinstance(value, (str, float)) for value in values):
-        low = min((value for value in values if isinstance(value, int)), default=0)
-        return pa.array(values, pa.uint64() if unsigned and low >= 0 else pa.int64())
+        found = pa.array(values, pa.int64())
+        return found.view(pa.uint64()) if unsigned else found
     if any(isinstance(value, float) for value in values):
         return pa.array(values, pa.float64())
     found = pa.array(values, pa.string())

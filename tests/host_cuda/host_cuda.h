@@ -208,6 +208,7 @@ inline unsigned byte_perm(unsigned low, unsigned high, unsigned which) {
 inline float shuffle_xor(float v, int lanes) { return host::exchanged(v, (host::current % 32) ^ lanes); }
 inline int shuffle_xor(int v, int lanes) { return host::exchanged(v, (host::current % 32) ^ lanes); }
 inline float shuffle(float v, int lane) { return host::exchanged(v, lane); }
+inline int shuffle(int v, int lane) { return host::exchanged(v, lane); }
 
 // A misaligned wide load faults on the GPU; here it ends the process with a sentence.
 template <class T> T load_aligned(const void* p) {

@@ -31,6 +31,14 @@ extern "C" __global__ void split_barrier(int* out) {
     else out[threadIdx.x] = shuffle_xor(threadIdx.x < 40 ? 1 : (__syncthreads(), 2), 1);
 }
 extern "C" __global__ void misaligned(const u8* in, int* out) { out[0] = load16(in + 4).x; }
+extern "C" __global__ void widened(const u16* in, float* out) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = half_to_float(in[i]);
+}
+extern "C" __global__ void narrowed(const float* in, u16* out) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    out[i] = float_to_half(in[i]);
+}
 """
 MISALIGNED_CALL = """
 import ctypes, sys
@@ -40,7 +48,7 @@ at = ctypes.c_void_p(ctypes.addressof(data) // 16 * 16 + 16)
 args = (ctypes.c_void_p * 2)(*[ctypes.addressof(at)] * 2)
 ctypes.CDLL(sys.argv[1]).host_launch_misaligned(one, warp, args)
 """
-NAMES = ("neighbours", "missing_lane", "split_barrier", "misaligned")
+NAMES = ("neighbours", "missing_lane", "split_barrier", "misaligned", "widened", "narrowed")
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +106,16 @@ def test_declared_parameter_names_follow_the_source(spec) -> None:
     start = text.index(named) + len(named)
     declared = text[start : text.index(")", start)].split(",")
     assert [entry.split()[-1].lstrip("*") for entry in declared] == [name for name, _ in spec.params]
+
+
+def test_conversions_round_to_nearest_even_over_the_whole_range(kernels: ctypes.CDLL) -> None:
+    every = np.arange(65536, dtype=np.uint32).astype(np.uint16).view(np.float16)
+    wide = np.zeros(65536, np.float32)
+    call(kernels, "widened", 32, every, wide, grid=2048)
+    np.testing.assert_array_equal(wide, every.astype(np.float32))
+    large, small = (65504.0, 65519.0, 65520.0, 1e9, 2049.0, 2051.0, 1.0), (2.0**-24, 2.0**-25, 2.0**-25 * 1.01, 6.1e-5)
+    edges = [sign * v for v in (*large, *small, 0.0, np.inf) for sign in (1, -1)]
+    values, narrow = np.resize(np.array(edges, np.float32), 32), np.zeros(32, np.float16)
+    call(kernels, "narrowed", 32, values, narrow)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(narrow.view(np.uint16), values.astype(np.float16).view(np.uint16))

@@ -72,7 +72,7 @@ def test_packed_tiles_are_numpy_s_and_give_the_rows_back(kind: str, base: int, s
     np.testing.assert_array_equal(made_, tiles.arrange(tiles.pack(kind, whole, cols), piece, blocks))
 
     out = zeros((rows - first, cols), np.float16)
-    launch(tile_dequantize(kind), Shape(rows=rows - first, cols=cols), made_, out, cols, first, *place)
+    launch(tile_dequantize(kind), Shape(rows=rows - first, cols=cols), made_, out, rows - first, cols, first, *place)
     np.testing.assert_array_equal(out, dequantize(kind, stored[first:], cols).astype(np.float16))
 
 

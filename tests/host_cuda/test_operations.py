@@ -34,7 +34,10 @@ def close(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-6) -> None:
 def test_rms_norm(cols: int) -> None:
     x, weight = normal(3, cols), normal(cols, seed=1)
     want = reference.rms_norm(x.astype(np.float64), weight.astype(np.float64), 1e-6)
+    rounded = zeros((3, cols), np.float16)
+    launch(ops.rms_norm(half=True), Shape(cols=cols, tokens=3), x, weight, rounded, cols, 1e-6)
     launch(ops.rms_norm(), Shape(cols=cols, tokens=3), x, weight, x, cols, 1e-6)  # in place
+    np.testing.assert_array_equal(rounded, x.astype(np.float16))
     close(x, want)
 
 
@@ -133,11 +136,11 @@ def test_prefill_attention(first: int, tokens: int, heads: int, kv_heads: int, h
     for seed, part in enumerate(cache):
         part[:, :length] = normal(kv_heads, length, head_dim, seed=seed + 5)
     shape = Shape(heads=heads, kv_heads=kv_heads, head_dim=head_dim, tokens=tokens, capacity=capacity, kv_len=length)
-    spec, out = ops.attn_prefill(head_dim), zeros((tokens, heads, head_dim))
+    spec, out = ops.attn_prefill(head_dim), zeros((tokens, heads, head_dim), np.float16)
     sizes = (tokens, heads, kv_heads, capacity, 1 / np.sqrt(head_dim))
     launch(spec, shape, q, *(aligned(part) for part in cache), integer(first), out, *sizes)
     keys, values = (part[:, :length].astype(np.float64) for part in cache)
-    assert reference.nmse(out, reference.attention(q.astype(np.float64), keys, values, first)) < 1e-11
+    assert reference.nmse(out, reference.attention(q.astype(np.float64), keys, values, first)) < 1e-6  # q, weights: f16
     assert spec.coverage(shape, spec.grid(shape), spec.block(shape)).exact
 
 
@@ -148,37 +151,14 @@ def test_elementwise() -> None:
     launch(ops.swiglu(), shape, a, b, out, 780)
     with np.errstate(over="ignore"):
         close(out, reference.swiglu(a.astype(np.float64), b.astype(np.float64)), 2e-6)
+        rounded = zeros((3, 260), np.float16)
+        launch(ops.swiglu(half=True), shape, a, b, rounded, 780)
+        np.testing.assert_array_equal(rounded, out.astype(np.float16))
     both = aligned(a)
     launch(ops.add_residual(), shape, both, b, 780)
     np.testing.assert_array_equal(both, a + b)
     launch(ops.add_bias(), shape, both, bias, 260)
     np.testing.assert_array_equal(both, (a + b) + bias)
-
-
-def test_conversions_round_to_nearest_even_over_the_whole_range() -> None:
-    every = np.arange(65536, dtype=np.uint32).astype(np.uint16).view(np.float16)
-    wide = zeros(65536)
-    launch(ops.f16_to_f32(), Shape(cols=65536), aligned(every), wide, 65536)
-    np.testing.assert_array_equal(wide, every.astype(np.float32))
-    edges = [
-        65504.0,
-        65519.0,
-        65520.0,
-        1e9,
-        2.0**-24,
-        2.0**-25,
-        2.0**-25 * 1.01,
-        6.1e-5,
-        2049.0,
-        2051.0,
-        -0.0,
-        1.0,
-    ]
-    values = np.array(edges, np.float32)
-    narrow = zeros(len(edges), np.float16)
-    launch(ops.f32_to_f16(), Shape(cols=len(edges)), aligned(values), narrow, len(edges))
-    with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(narrow.view(np.uint16), values.astype(np.float16).view(np.uint16))
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,7 @@ def test_prefill_multiplies_every_row_of_every_matrix_once() -> None:
 def test_places_of_tensors_in_their_matrices_by_hand() -> None:
     config = made()
     planner = fast_plan.FastPlanner(config, dispatch.load("fast"), plan.geometry(config, 64, SMS, SHARED), layer=1)
-    want = {  # columns, first row; base, stride, half; tiles, piece, blocks
+    want = {  # columns, first row, after the count of rows; base, stride, half; tiles, piece, blocks
         "attn_q": (512, 40, 0, 1, 32, 80, 80, 64),
         "attn_k": (512, 40, 512, 1, 32, 80, 80, 64),
         "attn_v": (512, 40, 0, 1, 0, 16, 16, 64),
@@ -300,7 +300,7 @@ def test_places_of_tensors_in_their_matrices_by_hand() -> None:
         "ffn_down": (1024, 40, 0, 1, 0, 64, 64, 64),
     }
     for role, numbers in want.items():
-        _, args = planner.dequantize(role, 40)
-        assert args[2:] == numbers, role
+        _, args = planner.dequantize(role, 40, 8)
+        assert args[2:] == (8, *numbers), role
     with pytest.raises(PlanError, match=r"token_embd\.weight is not part of a fused matrix"):
         fast_model.place_of(fast_model.matrices(config), config.model.find("token_embd"))

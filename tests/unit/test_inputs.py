@@ -152,14 +152,6 @@ def test_a_damaged_table_is_named(attrib: Attrib, content: bytes, tmp_path: Path
     assert f"{KERNEL}.parquet is a damaged Parquet file" in text
 
 
-def test_a_number_beyond_64_bits_is_refused(attrib: Attrib, tmp_path: Path) -> None:
-    trace, _ = small_step.write(tmp_path)
-    folder = parquet.from_sqlite(trace, tmp_path / "big")
-    table = pa.table({"start": pa.array([2**64 - 1], pa.uint64()), "end": [5], "shortName": [1]})
-    pq.write_table(table, folder / f"{KERNEL}.parquet")
-    assert "beyond 64 bits" in attrib("census", folder).refusal()
-
-
 def test_damage_inside_a_packed_export_names_what_was_given(attrib: Attrib, tmp_path: Path) -> None:
     trace, _ = small_step.write(tmp_path)
     with closing(sqlite3.connect(trace)) as db:
