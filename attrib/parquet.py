@@ -1,7 +1,8 @@
 """Parquet directory exports of nsys: one file `TABLE.parquet` per table of the SQLite export, with the same columns.
 
 `nsys export --type parquetdir` writes them since 2024.6, into a folder that ends in `_pqtdir` unless named otherwise.
-The tables that are read here are copied into a SQLite database, some thousand rows at a time.
+The tables that are read here are copied into a SQLite database, some thousand rows at a time. Ids whose highest bit
+may be set (globalPid, globalTid) are unsigned in Parquet and signed in SQLite: the same 64 bits.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ def _affinity(kind: Any, pa: Any) -> str | None:
         return _affinity(kind.value_type, pa)
     if types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind) or types.is_null(kind):
         return "INTEGER"  # a column without any value says nothing of its type
+    if types.is_decimal(kind):
+        return "REAL" if kind.scale > 0 else "INTEGER"
     if types.is_floating(kind):
         return "REAL"
     text = types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
@@ -79,16 +82,23 @@ def _affinity(kind: Any, pa: Any) -> str | None:
 
 
 def _rows(batch: Any, names: list[str], pa: Any) -> Iterator[tuple[Any, ...]]:
-    """Rows of a record batch as Python values: times as their integers, bytes as text."""
-    columns = []
-    for name in names:
-        column = batch.column(name)
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        if pa.types.is_temporal(column.type):
-            column = column.cast(pa.int64())
-        values = column.to_pylist()
-        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            values = [value if value is None else value.decode("utf-8", "replace") for value in values]
-        columns.append(values)
-    return zip(*columns, strict=True)
+    """Rows of a record batch as the values SQLite stores."""
+    return zip(*(_values(batch.column(name), pa) for name in names), strict=True)
+
+
+def _values(column: Any, pa: Any) -> list[Any]:
+    """A column as Python values: times as their integers, unsigned 64 bits as signed ones, bytes as text."""
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if types.is_temporal(column.type):
+        column = column.cast(pa.int64())
+    if types.is_uint64(column.type):
+        column = column.view(pa.int64())
+    values: list[Any] = column.to_pylist()
+    if types.is_decimal(column.type):
+        number = float if column.type.scale > 0 else int
+        return [value if value is None else number(value) for value in values]
+    if types.is_binary(column.type) or types.is_large_binary(column.type):
+        return [value if value is None else value.decode("utf-8", "replace") for value in values]
+    return values

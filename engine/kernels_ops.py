@@ -88,9 +88,10 @@ def add_bias() -> KernelSpec:
 
 
 def rms_norm(threads: int = NORM_THREADS, *, half: bool = False) -> KernelSpec:
-    """out[t][c] = x[t][c] / sqrt(mean(x[t]²) + eps) · weight[c], one block a token; out may be x, or with `half` is f16.
+    """out[t][c] = x[t][c] / sqrt(mean(x[t]²) + eps) · weight[c], one block a token.
 
-    threads: whole warps, at most 1024; `HEAD_NORM_THREADS` for rows as short as a head.
+    out may be x, or with `half` is f16. threads: whole warps, at most 1024; `HEAD_NORM_THREADS` for rows as short
+    as a head.
     """
 
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:
@@ -113,41 +114,43 @@ def rms_norm(threads: int = NORM_THREADS, *, half: bool = False) -> KernelSpec:
 
 
 def rope_kv_write() -> KernelSpec:
-    """Rotate q in place; write rotated k and v to the cache as f16. One block a head and token.
+    """Add biases, rotate q in place; write rotated k, and v, to the cache as f16. A block takes a head of some tokens.
 
-    q f32 [tokens][heads × head_dim], k and v f32 [tokens][kv_heads × head_dim] (unchanged). interleaved 0:
-    pairs (i, i + head_dim/2) (neox, qwen2); 1: pairs (2i, 2i + 1) (llama in GGUF).
+    q f32 [tokens][heads × head_dim], k and v f32 [tokens][kv_heads × head_dim] (unchanged), biases f32 of one row
+    or None. interleaved 0: pairs (i, i + head_dim/2) (neox, qwen2); 1: pairs (2i, 2i + 1) (llama in GGUF).
     """
 
     def coverage(shape: Shape, grid: Dim3, block: Dim3) -> Coverage:
         heads = one_each(shape.heads + 2 * shape.kv_heads, grid[0])
-        pairs = one_each(shape.head_dim // 2, block[0])
-        return Coverage((("head", heads), ("token", one_each(shape.tokens, grid[1])), ("pair", pairs)))
+        pairs = one_each(shape.tokens * (shape.head_dim // 2), grid[1] * block[0])
+        return Coverage((("head", heads), ("token-pair", pairs)))
 
     def traffic(shape: Shape) -> Traffic:
         kv = 2 * shape.kv_heads * shape.head_dim
         acts = 8 * shape.heads * shape.head_dim + 4 * kv + 4 * shape.head_dim
         return Traffic(kv_bytes=2 * kv * shape.tokens, act_bytes=acts * shape.tokens)
 
+    def together(shape: Shape) -> int:
+        return min(shape.tokens, max(1, FLAT_THREADS // (shape.head_dim // 2)))
+
     return KernelSpec(
         name="rope_kv_write",
         source="rope_kv_write.cu",
         params=(
-            ("q", "ptr"),
-            ("k", "ptr"),
-            ("v", "ptr"),
+            *((name, "ptr") for name in ("q", "k", "v", "q_bias", "k_bias", "v_bias")),
             ("table", "ptr"),
             ("position", "ptr"),
             ("k_cache", "ptr"),
             ("v_cache", "ptr"),
+            ("tokens", "i32"),
             ("heads", "i32"),
             ("kv_heads", "i32"),
             ("head_dim", "i32"),
             ("capacity", "i32"),
             ("interleaved", "i32"),
         ),
-        block=lambda shape: (shape.head_dim // 2, 1, 1),
-        grid=lambda shape: (shape.heads + 2 * shape.kv_heads, shape.tokens, 1),
+        block=lambda shape: (together(shape) * (shape.head_dim // 2), 1, 1),
+        grid=lambda shape: (shape.heads + 2 * shape.kv_heads, ceil_div(shape.tokens, together(shape)), 1),
         coverage=coverage,
         traffic=traffic,
         check=lambda shape: require(

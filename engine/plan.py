@@ -6,7 +6,7 @@ shape and the missing units. Buffers and weights are named; a session turns name
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from attrib.manifest import DeviceInfo, Dim3, Graph, Launch, Manifest, Stage
 from attrib.models import Tensor
@@ -204,8 +204,8 @@ class Planner:
                 out_bytes = 4 * shape.cols * shape.tokens
                 self.add(role, ops.rms_norm(ops.HEAD_NORM_THREADS), shape, args, out=Buf(name), out_bytes=out_bytes)
 
-    def rope(self) -> None:
-        """Rotate q and k and write the layer's KV."""
+    def rope(self, *biases: Weight | None) -> None:
+        """Rotate q and k and write the layer's KV; biases of q, k and v that are not in them yet, if any."""
         s = self.config.model.shape
         shape = Shape(
             heads=s.heads,
@@ -215,8 +215,12 @@ class Planner:
             tokens=self.tokens,
         )
         args: tuple[Arg, ...] = (
-            *(Buf(name) for name in ("q", "k", "v", "rope", "state")),
+            *(Buf(name) for name in ("q", "k", "v")),
+            *(biases or (None, None, None)),
+            Buf("rope"),
+            Buf("state"),
             *self.kv(),
+            self.tokens,
             s.heads,
             s.kv_heads,
             s.head_dim,
@@ -238,11 +242,13 @@ class Planner:
         return found
 
     def head(self) -> None:
-        """Logits of one token from `normed`, its arg max, and the move to the next position."""
+        """Logits of one token from `normed`, by the output matrix; site `output` also where that is the embedding."""
         tensor = self.config.model.head()
         self.tokens, self.layer = 1, None
         self.quantize_for("normed", tensor.role)
         self.matrix(tensor.role, "normed", "logits")
+        # by its role the launch would be taken for a lookup of rows, whose bytes are no streaming
+        self.launches[-1] = replace(self.launches[-1], site=f"output/{tensor.quant}")
 
     def sample(self, consumed: int) -> None:
         """Greedy sampling: the token goes to `state` and `ring`, the position moves on."""

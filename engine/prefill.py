@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from engine import kernels_ops as ops
 from engine.buffers import TILE_BYTES
-from engine.config import ModelConfig
+from engine.config import HEAD_NORMS, ModelConfig
 from engine.dispatch import Build
 from engine.errors import PlanError
 from engine.kernels import Shape, ceil_div
@@ -17,6 +17,7 @@ from engine.plan import Arg, Buf, Geometry, PlannedLaunch, Planner, Weight, embe
 
 BATCH = 512
 TILE_STEP = 128
+QKV = (("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v"))
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,26 @@ class _Prefill:
             place = Buf(out, 4 * first)
             site = f"{role}/{tensor.quant}"
             self.work.append(Gemm(site, planner.layer, source, Buf("half"), place, taken, cols, tokens, rows, add))
-        bias = planner.config.model.find(f"{role}_bias", planner.layer)
-        if bias is not None:
-            args = (Buf(out), Weight(bias.name), rows)
-            shape = Shape(cols=rows, tokens=tokens)
-            planner.add("add_bias", ops.add_bias(), shape, args, out=Buf(out), out_bytes=4 * tokens * rows)
+
+    def heads(self) -> None:
+        """Queries of the pass, and its keys and values into the cache, biases on the way."""
+        planner, layer = self.planner, self.planner.layer
+        find, biases = planner.config.model.find, []
+        for role, out in QKV:
+            self.matrix(role, out)
+            found = find(f"{role}_bias", layer)
+            biases.append(Weight(found.name) if found else None)
+        if any(find(norm, layer) for norm in HEAD_NORMS):  # which take heads with their biases
+            for (role, out), bias in zip(QKV, biases, strict=True):
+                if bias is not None:
+                    shape = Shape(cols=planner.tensor(role).rows, tokens=planner.tokens)
+                    args: tuple[Arg, ...] = (Buf(out), bias, shape.cols)
+                    out_bytes = 4 * shape.tokens * shape.cols
+                    planner.add("add_bias", ops.add_bias(), shape, args, out=Buf(out), out_bytes=out_bytes)
+            planner.head_norms()
+            planner.rope()
+        else:
+            planner.rope(*biases)
 
     def attention(self, kv_len: int) -> None:
         planner = self.planner
@@ -166,10 +182,7 @@ def prefill(
     for layer in range(s.layers):
         planner.layer = layer
         pass_.norm("attn_norm")
-        for role, out in (("attn_q", "q"), ("attn_k", "k"), ("attn_v", "v")):
-            pass_.matrix(role, out)
-        planner.head_norms()
-        planner.rope()
+        pass_.heads()
         pass_.attention(tokens)
         pass_.matrix("attn_output", "hidden", add=True)
         pass_.norm("ffn_norm")

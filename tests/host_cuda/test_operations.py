@@ -41,24 +41,27 @@ def test_rms_norm(cols: int) -> None:
     close(x, want)
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("interleaved", [0, 1])
-@pytest.mark.parametrize(("head_dim", "tokens"), [(64, 3), (128, 1)])
-def test_rope_and_kv_write(interleaved: int, head_dim: int, tokens: int) -> None:
-    first, capacity = 5, 9
+@pytest.mark.parametrize(("head_dim", "tokens"), [(64, 3), (64, 19), (128, 1), (128, 5)])
+def test_rope_and_kv_write(interleaved: int, head_dim: int, tokens: int, biased: bool) -> None:
+    first, capacity = 5, tokens + 6
     q, k, v = (normal(tokens, n, head_dim, seed=n) for n in (HEADS, KV_HEADS, 3))
     v = aligned(v[:, :KV_HEADS])
+    biases = [normal(n, head_dim, seed=n + 9) for n in (HEADS, KV_HEADS, KV_HEADS)] if biased else [None] * 3
+    whole = [x if bias is None else x + bias for x, bias in zip((q, k, v), biases, strict=True)]
     want_q, want_k = (
-        reference.rope(x.astype(np.float64), first + np.arange(tokens), 1e6, bool(interleaved)) for x in (q, k)
+        reference.rope(x.astype(np.float64), first + np.arange(tokens), 1e6, bool(interleaved)) for x in whole[:2]
     )
     caches = [aligned(np.full((KV_HEADS, capacity, head_dim), 7, np.float16)) for _ in range(2)]
     table = aligned(rope_table(1e6, head_dim, capacity))
     shape = Shape(heads=HEADS, kv_heads=KV_HEADS, head_dim=head_dim, tokens=tokens, capacity=capacity)
-    sizes = (HEADS, KV_HEADS, head_dim, capacity, interleaved)
-    launch(ops.rope_kv_write(), shape, q, k, v, table, integer(first), *caches, *sizes)
+    sizes = (tokens, HEADS, KV_HEADS, head_dim, capacity, interleaved)
+    launch(ops.rope_kv_write(), shape, q, k, v, *biases, table, integer(first), *caches, *sizes)
     close(q, want_q)
     end = first + tokens
     close(caches[0][:, first:end], want_k.transpose(1, 0, 2), 1e-3)
-    np.testing.assert_array_equal(caches[1][:, first:end], v.transpose(1, 0, 2).astype(np.float16))
+    np.testing.assert_array_equal(caches[1][:, first:end], whole[2].transpose(1, 0, 2).astype(np.float16))
     for cache in caches:  # every other position keeps what it had
         assert (np.delete(cache, np.arange(first, end), axis=1) == 7).all()
 
@@ -68,8 +71,8 @@ def test_rope_past_the_capacity_writes_nothing() -> None:
     caches = [aligned(np.full((KV_HEADS, 4, 64), 7, np.float16)) for _ in range(2)]
     before = q.copy()
     shape = Shape(heads=HEADS, kv_heads=KV_HEADS, head_dim=64, capacity=4)
-    table = aligned(rope_table(1e4, 64, 4))
-    launch(ops.rope_kv_write(), shape, q, k, k, table, integer(4), *caches, HEADS, KV_HEADS, 64, 4, 0)
+    table, none = aligned(rope_table(1e4, 64, 4)), (None, None, None)
+    launch(ops.rope_kv_write(), shape, q, k, k, *none, table, integer(4), *caches, 1, HEADS, KV_HEADS, 64, 4, 0)
     np.testing.assert_array_equal(q, before)
     assert all((cache == 7).all() for cache in caches)
 
