@@ -6,7 +6,7 @@ shape and the missing units. Buffers and weights are named; a session turns name
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from attrib.manifest import DeviceInfo, Dim3, Graph, Launch, Manifest, Stage
 from attrib.models import Tensor
@@ -152,8 +152,8 @@ class Planner:
             )
         )
 
-    def matrix(self, role: str, source: str, out: str, residual: str | None = None) -> None:
-        """A matrix × vector product of the current layer, bias included, its input quantized where needed."""
+    def matrix(self, role: str, source: str, out: str, residual: str | None = None, *, site: str | None = None) -> None:
+        """A matrix × vector product of the current layer, bias included; its site is named by `site` or the role."""
         tensor = self.tensor(role)
         rule = self.build.select(tensor.quant, tensor.rows, tensor.cols)
         spec = rule.spec(tensor.quant)
@@ -168,7 +168,8 @@ class Planner:
             tensor.rows,
             tensor.cols,
         )
-        self.add(f"{role}/{tensor.quant}", spec, shape, args, out=Buf(out), out_bytes=4 * tensor.rows * self.tokens)
+        name = f"{site or role}/{tensor.quant}"
+        self.add(name, spec, shape, args, out=Buf(out), out_bytes=4 * tensor.rows * self.tokens)
 
     def dequantize(self, role: str, first: int, rows: int) -> tuple[KernelSpec, tuple[Arg, ...]]:
         """The launch that puts rows of a matrix of the current layer, from row `first` on, into `tile` as f16."""
@@ -246,9 +247,8 @@ class Planner:
         tensor = self.config.model.head()
         self.tokens, self.layer = 1, None
         self.quantize_for("normed", tensor.role)
-        self.matrix(tensor.role, "normed", "logits")
-        # by its role the launch would be taken for a lookup of rows, whose bytes are no streaming
-        self.launches[-1] = replace(self.launches[-1], site=f"output/{tensor.quant}")
+        # by the embedding's role the launch would be taken for a lookup of rows, whose bytes are no streaming
+        self.matrix(tensor.role, "normed", "logits", site="output")
 
     def sample(self, consumed: int) -> None:
         """Greedy sampling: the token goes to `state` and `ring`, the position moves on."""
